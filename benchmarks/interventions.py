@@ -15,7 +15,7 @@ from heta_lens.metrics import evidence_mass
 from heta_lens.metrics.curves import TENTHS, Curve, abpc, counted
 from heta_lens.metrics.evidence import highest, ranked
 from heta_lens.metrics.scores import ordinary
-from heta_lens.prediction.coalitions import nothing_left, removed
+from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.patching import effects
 
@@ -87,11 +87,11 @@ def areas(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarra
     gone = torch.stack([rows(row, places, counts) for row in scores])
     distinct, which = torch.unique(gone.flatten(0, 2), dim=0, return_inverse=True)
     batches, done = prediction.prompt.batches("auto", len(prediction)), lambda _: None
-    run = {"scale": "prob", "batches": batches, "done": done}
+    read = partial(prediction.read, scale="prob")
     with prediction.running():
         likelihoods = [
-            ablated(prediction, ~distinct, prediction.mask_vector("zero"), **run),
-            removed(prediction, ~distinct, nothing_left(prediction), **run),
+            ablated(prediction, ~distinct, prediction.mask_vector("zero"), "prob", batches, done),
+            removed(prediction, ~distinct, read, batches, done),
         ]
     values = [likelihood.cpu().double()[which].reshape(gone.shape[:3]) for likelihood in likelihoods]
     area = partial(_area, shares)

@@ -22,7 +22,7 @@ from heta_lens.data.recall import Story, stories
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.attribot import AttriBot
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.coalitions import nothing_left, removed
+from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.prediction import Prediction
 
 PROMPTS, OUTCOMES = 100, Outcomes("shortcuts")
@@ -73,9 +73,8 @@ def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
     _, own = AttriBot().sources(prediction)
     batches = prediction.prompt.batches(1, len(prediction))
     with prediction.running():
-        left = removed(
-            prediction, ~torch.from_numpy(own), nothing_left(prediction), "log_prob", batches, lambda _: None
-        )
+        read = partial(prediction.read, scale="log_prob")
+        left = removed(prediction, ~torch.from_numpy(own), read, batches, lambda _: None)
     return (prediction.value - left).tolist(), len(own)
 
 

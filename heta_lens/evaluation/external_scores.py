@@ -35,7 +35,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import each, read
 from heta_lens.evaluation.saved_scores import SCORES
-from heta_lens.methods.base import make_attribution
+from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
 
@@ -262,9 +262,8 @@ class ExternalMethod:
         def explain(asked: Prediction) -> Attribution:
             if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
                 raise ValueError(f"{self.label} exists as scores only: it cannot be run on another prompt")
-            scores = torch.tensor(row.on(asked), dtype=torch.float64)
-            options = {"scores": self.file}
-            return make_attribution(asked, self.label, scores, {}, options, {}, signed=min(row.scores) < 0)
+            scores = Scores(torch.tensor(row.on(asked), dtype=torch.float64))
+            return make_attribution(asked, self.label, scores, {"scores": self.file}, signed=min(row.scores) < 0)
 
         return explain
 

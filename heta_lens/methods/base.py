@@ -133,21 +133,12 @@ class Method(Options, ABC):
             "sink_mass": sink_mass(scores),
             "chosen": {name: value for name, value in chosen(self).items() if name not in UNTITLED},
             "unused_options": self.unused_options,
+            "note": SAME_FOR_EVERY_TARGET if self.ignores_target else None,
+            "adapted": self.adapted or None,
+            **result.diagnostics,
         }
-        if self.ignores_target:
-            facts["note"] = SAME_FOR_EVERY_TARGET
-        if self.adapted:
-            facts["adapted"] = self.adapted
-        return make_attribution(
-            prediction,
-            self.title,
-            scores,
-            result.parts,
-            settings(self),
-            facts | {**result.diagnostics},
-            result.interactions,
-            signed=self.directed,
-        )
+        result = replace(result, scores=scores, diagnostics=facts)
+        return make_attribution(prediction, self.title, result, settings(self), signed=self.directed)
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group predictions of a prompt that share runs."""
@@ -262,12 +253,10 @@ def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- results
 def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
     """Return scores as a tensor; refuse anything but one finite number per token."""
-    values = scores
-    if not isinstance(scores, Tensor):
-        try:
-            values = torch.as_tensor(np.asarray(scores, dtype=np.float64))
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
+    try:
+        values = scores if isinstance(scores, Tensor) else torch.as_tensor(np.asarray(scores, dtype=np.float64))
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
     if values.shape != (len(prediction),):
         raise ValueError(
             f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
@@ -281,32 +270,23 @@ def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Te
 
 
 def make_attribution(
-    prediction: Prediction,
-    method: str,
-    scores: Float[Tensor, "pos"],
-    parts: Mapping[str, Tensor],
-    options: Mapping[str, Any],
-    diagnostics: Mapping[str, Any],
-    interactions: Float[Tensor, "pos pos"] | None = None,
-    *,
-    signed: bool = False,
+    prediction: Prediction, method: str, result: Scores, options: Mapping[str, Any], *, signed: bool = False
 ) -> Attribution:
     """Join the scores of a method with the tokens they belong to and with facts about the prediction."""
     text, spans = prediction.located
     prompt, tokenizer, ids = prediction.prompt, prediction.adapter.tokenizer, prediction.ids.tolist()
-    checks = prompt.checks | diagnostics.get("checks", {})
+    checks = prompt.checks | result.diagnostics.get("checks", {})
     facts = {
         **target_facts(prediction),
         "prefix_reuse": prompt.reuse,
         "user_hooks": len(prompt.user_hooks),
         "cache_mismatch": prompt.mismatch,
-        **diagnostics,
+        "unknown": [place for place, token in enumerate(ids) if token == tokenizer.unknown] or None,
+        **result.diagnostics,
         "checks": {name: dict(counts) for name, counts in checks.items()},
     }
-    if tokenizer.unknown in ids:
-        facts["unknown"] = [place for place, token in enumerate(ids) if token == tokenizer.unknown]
-    values = {"scores": scores, "parts": {**parts}, "interactions": interactions, "diagnostics": facts}
-    values = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), values)
+    values = (result.scores, {**result.parts}, result.interactions, facts)
+    scores, parts, interactions, facts = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), values)
     return Attribution(
         ids=prediction.ids.cpu(),
         tokens=prediction.written,
@@ -320,7 +300,10 @@ def make_attribution(
         options={**options, "model": weight_processing(prediction.adapter), "versions": versions()},
         signed=signed,
         messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
-        **values | {"diagnostics": Diagnostics.of(values["diagnostics"])},
+        scores=scores,
+        parts=parts,
+        interactions=interactions,
+        diagnostics=Diagnostics.of(facts),
     )
 
 
@@ -330,22 +313,22 @@ def target_facts(prediction: Prediction) -> dict[str, Any]:
         return {"target_value": float(prediction.value)}
     ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.adapter.tokenizer.write
     facts: dict[str, Any] = {"target_token": (), "target_log_prob": (), "target_rank": ()}
+    named: dict[str, list[int]] = {"other_spellings": [*prediction.others], "target_members": []}
     for side in sides(prediction.target):
-        best = log_probs[members(side)].max()
-        facts["target_token"] += (write(side, ids) if isinstance(side, int) else "",)  # a set has no text of its own
+        tokens = members(side)
+        if isinstance(side, frozenset):  # which has no text of its own
+            named["target_members"] += tokens
+        named["other_spellings"] = [token for token in named["other_spellings"] if token not in tokens]
+        facts["target_token"] += ("" if isinstance(side, frozenset) else write(side, ids),)
         facts["target_log_prob"] += (float(joint_logit(log_probs, side)),)
-        facts["target_rank"] += (int((log_probs > best).sum()) + 1,)
+        facts["target_rank"] += (int((log_probs > log_probs[tokens].max()).sum()) + 1,)
     if not isinstance(prediction.target, tuple):
         facts = {name: value for name, (value,) in facts.items()}
-
-    def spelled(tokens: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"id": token, "text": write(token, ids), "log_prob": float(log_probs[token])} for token in tokens]
-
-    if prediction.others:
-        targets = [token for side in sides(prediction.target) for token in members(side)]
-        facts["other_spellings"] = spelled([token for token in prediction.others if token not in targets])
-    if sets := [side for side in sides(prediction.target) if isinstance(side, frozenset)]:
-        facts["target_members"] = spelled([token for side in sets for token in members(side)])
+    for name, tokens in named.items():
+        if tokens:
+            facts[name] = [
+                {"id": token, "text": write(token, ids), "log_prob": float(log_probs[token])} for token in tokens
+            ]
     return facts
 
 

@@ -15,7 +15,7 @@ from heta_lens._util.work import Work, count
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.options import WithLayer, WithScale
 from heta_lens.model.hooks import READ
-from heta_lens.prediction.gradients import gradients
+from heta_lens.prediction.gradients import values_and_gradients
 from heta_lens.prediction.prediction import Prediction
 
 TOGETHER = 64  # directions that are passed through the unembedding at once
@@ -44,7 +44,7 @@ class InputXGradient(OneGradient):
     cost: ClassVar = "F + B"
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
+        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale, progress)[1][0]
         return Scores(einsum(prediction.embeddings, gradient, "pos d, pos d -> pos"))
 
 
@@ -68,7 +68,7 @@ class GradientNorm(OneGradient):
     signed: ClassVar = False
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
+        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale, progress)[1][0]
         return Scores(gradient.norm(p=self.order, dim=-1))
 
 
@@ -103,7 +103,7 @@ class GradCam(OneGradient, WithLayer):
         layer = prediction.adapter.layers // 2 if self.layer is None else self.layer
         states = prediction.states(layer + 1)
         progress.add("forwards", 1)
-        gradient = gradients(prediction, states[None], self.scale, progress, layer=layer + 1)[0]
+        gradient = values_and_gradients(prediction, states[None], self.scale, progress, layer=layer + 1)[1][0]
         weights = gradient if self.elementwise else gradient.mean(0).expand_as(states)
         return Scores(einsum(states, weights, "pos d, pos d -> pos").relu(), {"layer": layer})
 

@@ -21,7 +21,7 @@ from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.mask import Mask, Masking, check_mask
 from heta_lens.model.norms_and_neurons import ignores_size
-from heta_lens.prediction.gradients import gradients, likelihood, values_and_gradients
+from heta_lens.prediction.gradients import likelihood, values_and_gradients
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 
@@ -277,7 +277,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
             path = halved(path)
 
         def rises(points: Int[Tensor, "some"]) -> Float[Tensor, "some pos"]:
-            gradient = gradients(prediction, path[points], self.scale, progress)
+            _, gradient = values_and_gradients(prediction, path[points], self.scale, progress)
             return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
 
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)

@@ -15,7 +15,7 @@ from heta_lens._util.text import END, members, sentences
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithMask
-from heta_lens.prediction.coalitions import nothing_left, placed, read_without, removed, with_only
+from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
@@ -110,7 +110,8 @@ class WithSources(WithMask, WithBatch):
         if self.ablate == "mask":
             return with_only(prediction, self.mask, scale, self.batch, progress)
         batches, done = prediction.prompt.batches(self.batch, len(prediction)), partial(progress.add, "forwards")
-        return partial(removed, prediction, nothing=nothing_left(prediction), scale=scale, batches=batches, done=done)
+        read = partial(prediction.read, scale=scale)
+        return partial(removed, prediction, read=read, batches=batches, done=done)
 
     @torch.no_grad()
     def without_each(
@@ -125,7 +126,7 @@ class WithSources(WithMask, WithBatch):
         if length > SHORT or batches.of(length) <= 2:
             values = torch.cat([read(self._logits_without(prediction, row, done)) for row in gone])
         elif self.ablate == "remove":
-            values = read_without(prediction, ~gone, nothing_left(prediction), read, batches, done)
+            values = removed(prediction, ~gone, read, batches, done)
         else:
             rerun = prediction.rerun()
 

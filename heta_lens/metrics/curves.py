@@ -7,6 +7,7 @@ is the same for the two kinds, and more is better.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, check_number, finite_scores, ordinary, rows_of
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.mask import Mask
-from heta_lens.prediction.coalitions import nothing_left, removed
+from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
@@ -74,7 +75,7 @@ def curve(
     batches, done = prediction.prompt.batches("auto", len(prediction)), lambda _: None
     with prediction.running():
         if ablate == "remove":
-            values = removed(prediction, ~gone, nothing_left(prediction), scale, batches, done)
+            values = removed(prediction, ~gone, partial(prediction.read, scale=scale), batches, done)
         else:
             values = ablated(prediction, ~gone, prediction.mask_vector(mask), scale, batches, done)
     return Curve(shares, tuple(values.tolist()))

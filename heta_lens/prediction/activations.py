@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from einops import einsum
@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import distance
-from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
@@ -21,14 +20,11 @@ from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_name, pattern_
 logger = logging.getLogger("heta_lens")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Activations:
     """The activations of a single prompt by hook point, without a batch dimension."""
 
     tensors: Mapping[str, Tensor]
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     @classmethod
     def of(cls, cache: Any) -> "Activations":
@@ -47,13 +43,14 @@ class Activations:
 
         A bridge may have stored an activation under the bridge's name of a hook point.
         """
-        layers = len(cache.model.blocks)
-        names = [EMBED, *pattern_names(layers), *values_names(layers), READ, OUT]
-        points = cache.model.hook_dict
-        keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
-        tensors = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
-        if any(activation.is_meta for activation in tensors.values()):
-            raise ValueError("the cache is on the meta device, which keeps no values: take it again, on cpu or cuda")
+        layers, points, tensors = len(cache.model.blocks), cache.model.hook_dict, dict[str, Tensor]()
+        for name in (EMBED, *pattern_names(layers), *values_names(layers), READ, OUT):
+            for key in {name, points[name].name} & cache.cache_dict.keys():
+                tensors[name] = cache.cache_dict[key]
+                if tensors[name].is_meta:
+                    raise ValueError(
+                        "the cache is on the meta device, which keeps no values: take it again, on cpu or cuda"
+                    )
         if EMBED in tensors and tensors[EMBED].ndim < 3:
             tensors = {name: activation[None] for name, activation in tensors.items()}
         prompts = len(tensors[EMBED]) if EMBED in tensors else 1
@@ -98,13 +95,6 @@ def live(adapter: ModelAdapter, ids: Int[Tensor, "pos"], names: Sequence[str], *
     return [batches[name][0] for name in names]
 
 
-class First(NamedTuple):
-    """Notes of the first run: every layer's input, and a weighted sum of the pattern over queries."""
-
-    streams: dict[int, Float[Tensor, "1 pos d"]]
-    sums: dict[int, Float[Tensor, "head key"]]
-
-
 @dataclass(eq=False, repr=False)
 class LivePatterns:
     """The patterns of a prompt by layer, in any order, with a single pattern in memory at a time.
@@ -121,48 +111,45 @@ class LivePatterns:
     adapter: ModelAdapter
     ids: Int[Tensor, "pos"]
     hooked: bool
-    first: First | None = None
+    streams: dict[int, Float[Tensor, "1 pos d"]] | None = None  # every layer's input in the first run
+    sums: dict[int, Float[Tensor, "head key"]] = field(default_factory=dict)  # of its patterns, over queries
     again: bool = False  # a block ran alone
     separate: bool = False  # every pattern takes a run of the whole model
 
+    @torch.no_grad()
     def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
-        pattern = self._read(layer)
+        pattern = None
+        if not self.separate and not self.hooked:
+            pattern = self._read_first(layer) if self.streams is None else self._computed_again(layer, self.streams)
+        if pattern is None:
+            self.streams, self.separate = None, True
+            (pattern,) = live(self.adapter, self.ids, [pattern_name(layer)], hooked=self.hooked)
         check_attends_back(self.adapter, layer, pattern)
         return pattern
 
-    @torch.no_grad()
-    def _read(self, layer: int) -> Tensor:
-        if not self.separate and not self.hooked:
-            pattern = self._read_first(layer) if self.first is None else self._computed_again(layer, self.first)
-            if pattern is not None:
-                return pattern
-            self.first, self.separate = None, True
-        return live(self.adapter, self.ids, [pattern_name(layer)], hooked=self.hooked)[0]
-
     def _read_first(self, layer: int) -> Tensor:
         """Return a pattern, and note for the other layers in the same run."""
-        patterns, sums = dict[int, Tensor](), dict[int, Tensor]()
+        patterns = dict[int, Tensor]()
 
         def look(at: int, pattern: Tensor) -> None:
-            sums[at] = _sum(pattern)
+            self.sums[at] = _sum(pattern)
             if at == layer:
                 patterns[at] = pattern[0]
 
         hooks = {name: partial(look, at) for at, name in enumerate(pattern_names(self.adapter.layers))}
-        streams = self.adapter.streams(self.ids[None], range(self.adapter.layers), hooks)
-        self.first = First(streams, sums)
+        self.streams = self.adapter.streams(self.ids[None], range(self.adapter.layers), hooks)
         return patterns[layer]
 
-    def _computed_again(self, layer: int, first: First) -> Tensor | None:
+    def _computed_again(self, layer: int, streams: dict[int, Float[Tensor, "1 pos d"]]) -> Tensor | None:
         """Return the pattern of a block alone; None if the pattern is not the first run's."""
         if not self.again:
             count("forwards", 1)  # for all the blocks that run alone
             self.again = True
         patterns: dict[int, Tensor] = {}
-        hooks = {self.adapter.stream_name(layer): put(first.streams[layer]), pattern_name(layer): note(patterns, layer)}
+        hooks = {self.adapter.stream_name(layer): put(streams[layer]), pattern_name(layer): note(patterns, layer)}
         try:
             self.adapter.run(self.ids[None], hooks, only=layer)
-            off, allowed = distance(_sum(patterns[layer]), first.sums[layer])
+            off, allowed = distance(_sum(patterns[layer]), self.sums[layer])
         except Exception as error:  # a model may raise anything in an unsupported run
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -26,28 +25,33 @@ TRIED = 4  # tokens with which blocks are tried
 # ------------------------------------------------------------------------------------------------------------ padding
 def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
     """Return the contiguous range of real tokens in every prompt, from an attention mask with 1 at real tokens."""
-    try:
-        rows = torch.as_tensor(mask)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError("attention_mask= takes a tensor of 0 and 1, a row for each prompt") from None
+    rows = numbers_of(mask, "attention_mask= takes a tensor of 0 and 1, a row for each prompt")
     if rows.shape != (prompts, length):
         raise ValueError(
             f"attention_mask= must be of shape {(prompts, length)}, as the cached tokens; got {tuple(rows.shape)}"
         )
     if not ((rows == 0) | (rows == 1)).all():
         raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
-    return [_real_part(row, number) for number, row in enumerate(rows.long().cpu())]
+    parts = []
+    for number, row in enumerate(rows.bool().cpu()):
+        positions = row.nonzero().flatten().tolist()
+        if not positions:
+            raise ValueError(f"attention_mask= leaves nothing of prompt {number}: all of it is padding")
+        start, stop = positions[0], positions[-1] + 1
+        if holes := sorted({*range(start, stop)} - {*positions}):
+            raise ValueError(
+                f"attention_mask= leaves out position {holes[0]} inside prompt {number}: padding is at an end"
+            )
+        parts.append(slice(start, stop))
+    return parts
 
 
-def _real_part(row: Int[Tensor, "pos"], number: int) -> slice:
-    positions = row.nonzero().flatten()
-    if not len(positions):
-        raise ValueError(f"attention_mask= leaves nothing of prompt {number}: all of it is padding")
-    start, stop = int(positions[0]), int(positions[-1]) + 1
-    if stop - start != len(positions):
-        hole = start + int((row[start:stop] == 0).nonzero()[0])
-        raise ValueError(f"attention_mask= leaves out position {hole} inside prompt {number}: padding is at an end")
-    return slice(start, stop)
+def numbers_of(given: Any, refusal: str) -> Tensor:
+    """Return numbers as a tensor; refuse anything else."""
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(refusal) from None
 
 
 def check_unpadded(rows: list[list[int]], pad: int | None, bos: int | None) -> None:
@@ -92,10 +96,6 @@ class Vocabulary:
                 )
         return [ids[0] for ids in owners]
 
-    def has_all(self, embeddings: Float[Tensor, "pos d"]) -> bool:
-        """Return whether every embedding belongs to a token."""
-        return all(self.owners[row] for row in _bits(embeddings))
-
 
 def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
     """Return every row's bits, which compare and hash exactly."""
@@ -112,12 +112,18 @@ def cached_tokens(
     if isinstance(tokens, Vocabulary):
         return torch.tensor(tokens.tokens(embeddings, needed), device=adapter.device)
     if isinstance(tokens, ChatPrompt):
-        _check_length(tokens, len(embeddings))
+        if len(tokens) != len(embeddings):  # the cached prompt may end with the model's answer
+            longer = len(tokens) > len(embeddings)
+            way = "run chat.tokens whole"
+            if not longer:
+                way = "pass tokens=chat.followed_by(ids), with the ids that were run after it"
+            raise ValueError(
+                f"tokens= is a chat of {len(tokens)} tokens, and the cached prompt has {'only ' * longer}"
+                f"{len(embeddings)}: {way}"
+            )
         tokens = tokens.tokens
-    try:
-        ids = torch.as_tensor(tokens, device=adapter.device)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
+    ids = numbers_of(tokens, "tokens= takes the ids the model was run on, model.to_tokens(text), not the text")
+    ids = ids.to(adapter.device)
     shape, ids = tuple(ids.shape), ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
         raise ValueError(
@@ -127,19 +133,6 @@ def cached_tokens(
     for token in ids.tolist():
         check_token("tokens", token, adapter.vocabulary)
     return ids.long().clone()
-
-
-def _check_length(chat: ChatPrompt, cached: int) -> None:
-    """Refuse a chat with another length than the cached prompt, which may end with the model's answer."""
-    if len(chat) < cached:
-        raise ValueError(
-            f"tokens= is a chat of {len(chat)} tokens, and the cached prompt has {cached}: pass "
-            "tokens=chat.followed_by(ids), with the ids that were run after it"
-        )
-    if len(chat) > cached:
-        raise ValueError(
-            f"tokens= is a chat of {len(chat)} tokens, and the cached prompt has only {cached}: run chat.tokens whole"
-        )
 
 
 def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
@@ -155,14 +148,6 @@ def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- cache check
-class Replay(NamedTuple):
-    """The check run: the model's embeddings and logits now, and the largest distance from the cache."""
-
-    embeddings: Float[Tensor, "pos d"]
-    logits: Float[Tensor, "read vocab"]
-    mismatch: float
-
-
 def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
     """Refuse a cache in which tokens attend to later tokens; the configs of encoders do not always tell."""
     for layer, name in enumerate(pattern_names(adapter.layers)):
@@ -178,55 +163,47 @@ def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
         check_attends_back(adapter, layer, pattern)
 
 
-@torch.no_grad()
-def replay(
-    adapter: ModelAdapter, cached: Activations, ids: Int[Tensor, "pos"], read: Sequence[int], given: bool
-) -> Replay:
-    """Run the cached prompt once more, compare every cached activation, and read logits at ``read``.
-
-    ``given``: the ids were given by the caller, not recovered from the cache.
-    """
-    whole = bool(adapter.user_hooks())
-    comparison = Comparison(adapter, cached, ids, [*read], given, whole)
-    watched = {name: partial(comparison.compare, name) for name in cached.tensors}
-    logits = adapter.run(rearrange(ids, "pos -> 1 pos"), watched, read=comparison.read, whole=whole)[0]
-    for position, bad in zip(read, ~(logits < torch.inf).all(-1), strict=True):
-        if bad:
-            raise ValueError(f"the model's own logits are not finite at position {position}: nothing can be explained")
-    assert comparison.embeddings is not None  # every cache has embeddings
-    return Replay(comparison.embeddings, logits, comparison.mismatch)
-
-
 @dataclass(eq=False)
-class Comparison:
-    """A comparison of a run's activations with the cached ones, while the run goes on."""
+class Replay:
+    """The cached prompt run once more: the model's embeddings and logits now, and the largest distance from the cache.
+
+    Every activation is compared with the cached one while the run goes on; logits are read at ``read``. ``given``: the
+    ids were given by the caller, not recovered from the cache.
+    """
 
     adapter: ModelAdapter
     cached: Activations
     ids: Int[Tensor, "pos"]
     read: list[int]
     given: bool
-    whole: bool  # all positions are unembedded, as the user's hooks expect
-    embeddings: Float[Tensor, "pos d"] | None = None
     mismatch: float = 0.0
 
-    def compare(self, name: str, activation: Tensor) -> None:
+    @torch.no_grad()
+    def __post_init__(self) -> None:
+        self.whole = bool(self.adapter.user_hooks())  # all positions are unembedded, as the user's hooks expect
+        watched = {name: partial(self._compare, name) for name in self.cached.tensors}
+        self.logits = self.adapter.run(self.ids[None], watched, read=self.read, whole=self.whole)[0]
+        for position, bad in zip(self.read, ~(self.logits < torch.inf).all(-1), strict=True):
+            if bad:
+                raise ValueError(
+                    f"the model's own logits are not finite at position {position}: nothing can be explained"
+                )
+
+    def _compare(self, name: str, activation: Tensor) -> None:
         now, then = activation[0], self.cached.tensors[name]
         if name == OUT:  # the rows that are read
             now, then = now[self.read] if self.whole else now, then[self.read]
         else:
-            check_finite(then, partial(self._not_finite, name), axis=1 if name.endswith("pattern") else 0)
+            write = self.adapter.tokenizer.write
+            check_finite(
+                then,
+                lambda at, _: f"the cached {name} is not finite at position {at}, token {write(int(self.ids[at]))!r}",
+                axis=1 if name.endswith("pattern") else 0,
+            )
         if name == EMBED:
-            self.embeddings = now.clone()
+            self.embeddings: Float[Tensor, "pos d"] = now.clone()
             self._check_embeddings(now, then)
-        try:
-            self.mismatch = max(self.mismatch, self._distance(name, now, then))
-        except ValueError as error:
-            raise (self._padding_error(name) or error) from None
-
-    def _not_finite(self, name: str, position: int, _: float) -> str:
-        token = self.adapter.tokenizer.write(int(self.ids[position]))
-        return f"the cached {name} is not finite at position {position}, token {token!r}"
+        self._check_values(name, now, then)
 
     def _check_embeddings(self, now: Tensor, then: Tensor) -> None:
         """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""
@@ -234,18 +211,13 @@ class Comparison:
         off = differences(now, then).amax(-1) > allowed
         if not off.any():
             return
-        first = int(off.nonzero()[0])
-        if self.given and len(self.ids) == 1:
-            raise ValueError(
-                f"tokens= do not match the cache: token {int(self.ids[0])} has another embedding than the one that is "
-                "cached; leave tokens= out, or take the cache again if the model's weights or hooks have changed"
-            )
         if self.given and not off.all():
+            first = int(off.nonzero()[0])
             raise ValueError(
                 f"tokens= do not match the cache: the embedding of token {int(self.ids[first])} at position {first} "
                 "is not the cached one"
             )
-        if self.given and Vocabulary.of(self.adapter, [then]).has_all(then):
+        if self.given and all(Vocabulary.of(self.adapter, [then]).owners.values()):
             raise ValueError(
                 "tokens= do not match the cache: they are those of another prompt; pass the ids that were run"
             )
@@ -255,36 +227,34 @@ class Comparison:
             + (", or tokens= are those of another prompt" if self.given else "")
         )
 
-    def _distance(self, name: str, now: Tensor, then: Tensor) -> float:
-        """Return the largest difference relative to the largest entry; refuse differences above the tolerance."""
-        if now.shape != then.shape:
-            raise ValueError(
-                f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the "
-                "cache of the whole prompt, without pos_slice"
-            )
-        relative, allowed = distance(now, then, self.adapter.rounding)
-        if relative > allowed:
-            complete = any(other.endswith("pattern") for other in self.cached.tensors)  # see `check_causal`
-            part = "" if complete else ", or it holds only a part of the prompt (pos_slice=)"
-            raise ValueError(
-                f"{name} is not what the cache holds (off by {relative:.1e} of its size): the model's weights, or the "
-                "hooks on it, have changed since the cache was taken, or it was run with another attention_mask"
-                f"{part}; take it again"
-            )
-        return relative
-
-    def _padding_error(self, name: str) -> ValueError | None:
-        """Return the likely reason for a difference if the prompt begins or ends with padding."""
+    def _check_values(self, name: str, now: Tensor, then: Tensor) -> None:
+        """Note the largest difference relative to the largest entry; refuse differences above the tolerance."""
+        alike = now.shape == then.shape
+        off, allowed = distance(now, then, self.adapter.rounding) if alike else (torch.inf, 0.0)
+        if not off > allowed:
+            self.mismatch = max(self.mismatch, off)
+            return
         pad = self.adapter.tokenizer.pad
         try:
             check_unpadded([self.ids.tolist()], pad, self.adapter.tokenizer.bos)
         except ValueError:
-            return ValueError(
+            raise ValueError(
                 f"{name} is not what the cache holds: the prompt begins or ends with the padding token {pad}, so the "
                 "cache was probably taken with an attention_mask; give the same one to "
                 "attribute_batch(cache, attention_mask=...)"
+            ) from None
+        if not alike:
+            raise ValueError(
+                f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the "
+                "cache of the whole prompt, without pos_slice"
             )
-        return None
+        complete = any(other.endswith("pattern") for other in self.cached.tensors)  # see `check_causal`
+        part = "" if complete else ", or it holds only a part of the prompt (pos_slice=)"
+        raise ValueError(
+            f"{name} is not what the cache holds (off by {off:.1e} of its size): the model's weights, or the hooks on "
+            f"it, have changed since the cache was taken, or it was run with another attention_mask{part}; take it "
+            "again"
+        )
 
 
 # ----------------------------------------------------------------------------------------------- trials of a model

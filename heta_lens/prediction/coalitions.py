@@ -67,25 +67,12 @@ def placed(
 def removed(
     prediction: Prediction,
     present: Bool[Tensor, "copy pos"],
-    nothing: int | None,
-    scale: Scale,
-    batches: Batches,
-    done: Done,
-) -> Float[Tensor, "copy"]:
-    """Return the likelihood of the target after the ``present`` tokens; ``nothing`` stands for an empty context."""
-    return read_without(prediction, present, nothing, partial(prediction.read, scale=scale), batches, done)
-
-
-def read_without(
-    prediction: Prediction,
-    present: Bool[Tensor, "copy pos"],
-    nothing: int | None,
     read: Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]],
     batches: Batches,
     done: Done,
 ) -> Float[Tensor, "copy"]:
-    """Apply ``read`` after the tokens ``present`` only; ``nothing`` stands for an empty context."""
-    ids = prediction.ids
+    """Apply ``read`` after the tokens ``present`` only."""
+    ids, nothing = prediction.ids, nothing_left(prediction)
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))
     return read_alone(prediction, ids, present, read, batches, done)
@@ -238,17 +225,13 @@ def shapley(
     """
     even = (full - empty) / masks.shape[1]
     left = values - empty - even * masks.sum(1)
-    rest = least_squares(masks, _centred_rows, left, weights, penalty)
+    rest = least_squares(masks, lambda rows: rows - rows.mean(1, keepdims=True), left, weights, penalty)
     return even + rest - rest.mean()  # the mean of the rest is 0 but for rounding
-
-
-def _centred_rows(rows: Bool[np.ndarray, "part player"]) -> Float[np.ndarray, "part player"]:
-    return rows - rows.mean(1, keepdims=True)
 
 
 def least_squares(
     masks: Bool[np.ndarray, "sample player"],
-    columns: Callable[[Bool[np.ndarray, "part player"]], Float[np.ndarray, "part player"]],
+    columns: Callable[[np.ndarray], np.ndarray],  # of rows of masks
     values: Float[np.ndarray, "sample"],
     weights: Float[np.ndarray, "sample"],
     penalty: float | int,

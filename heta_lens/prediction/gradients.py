@@ -2,9 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -30,18 +29,6 @@ def likelihood(
     values = prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
     done(len(states))
     return values
-
-
-def gradients(
-    prediction: Prediction,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    work: Work,
-    layer: int | None = None,
-    start: int = 0,
-) -> Float[Tensor, "copy pos d"]:
-    """Compute the derivative of each copy's likelihood by its embeddings (or inputs of a layer) from ``start`` on."""
-    return values_and_gradients(prediction, states, scale, work, layer, start)[1]
 
 
 def values_and_gradients(
@@ -74,7 +61,6 @@ WAY_OUT = (
     "gradients are right, such as 8 bits of bitsandbytes or torchao's Int8WeightOnlyConfig"
 )
 
-Objective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
 _passed: WeakSet[Any] = WeakSet()  # models that passed the check
 
 
@@ -98,51 +84,31 @@ def check_gradients(prediction: Prediction) -> None:
 def gradient_error(prediction: Prediction) -> float | None:
     """Return the relative error of the gradient; None if within the error of finite differences."""
     start = max(0, len(prediction) - LONGEST)
-    objective, states = _margin(prediction, start), prediction.embeddings[start:]
-    directions = _directions(states)
-    slopes = einsum(_gradient(objective, states), directions, "pos d, direction pos d -> direction")
+    states, logits = prediction.embeddings[start:], prediction.rerun(start).logits
+    first, second = prediction.log_probs.topk(2).indices.tolist()
+
+    def margin(copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
+        """Return the gap between the two largest logits, whose slope does not vanish for certain predictions."""
+        values = logits(copies)
+        return values[:, first] - values[:, second]
+
+    @torch.no_grad()
+    def rises(steps: Float[Tensor, "direction pos d"]) -> Float[Tensor, "direction"]:
+        """Return half the margin's rise between the ends of a step."""
+        ends = rearrange(torch.stack([steps, -steps]) + states, "side direction pos d -> (side direction) pos d")
+        after, before = rearrange(margin(ends), "(side direction) -> side direction", side=2)
+        return (after - before) / 2
+
+    signs = torch.randint(0, 2, (DIRECTIONS, *states.shape), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    directions = signs.to(states) * states.square().mean().sqrt()
+    leaf = states.clone().requires_grad_()
+    value = margin(leaf[None])[0]
+    count("backwards", 1)
+    gradient = torch.autograd.grad(value, leaf)[0] if value.requires_grad else torch.zeros_like(states)
+    slopes = einsum(gradient, directions, "pos d, direction pos d -> direction")
     batches = prediction.prompt.batches("auto", len(states))
-    measured = [
-        batches.map(lambda steps: _slopes(objective, states, steps), directions * size, len(states)) / size
-        for size in STEPS
-    ]
+    measured = [batches.map(rises, directions * size, len(states)) / size for size in STEPS]
     near, far = min(pairwise(measured), key=lambda pair: float((pair[0] - pair[1]).norm()))
     scale = torch.maximum(near.norm(), slopes.norm())
     error, doubt = (near - slopes).norm() / scale, (near - far).norm() / scale
     return float(error) if error > max(WRONG, DOUBTS * doubt) else None
-
-
-def _margin(prediction: Prediction, start: int) -> Objective:
-    """Return the gap between the two largest logits, whose slope does not vanish for certain predictions."""
-    first, second = prediction.log_probs.topk(2).indices.tolist()
-    logits = prediction.rerun(start).logits
-
-    def margin(copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
-        values = logits(copies)
-        return values[:, first] - values[:, second]
-
-    return margin
-
-
-def _gradient(objective: Objective, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
-    """Return the gradient of autograd, and 0 if autograd has no gradient."""
-    leaf = states.clone().requires_grad_()
-    value = objective(leaf[None])[0]
-    count("backwards", 1)
-    return torch.autograd.grad(value, leaf)[0] if value.requires_grad else torch.zeros_like(states)
-
-
-def _directions(states: Float[Tensor, "pos d"]) -> Float[Tensor, "direction pos d"]:
-    """Draw random directions of the states' size."""
-    signs = torch.randint(0, 2, (DIRECTIONS, *states.shape), generator=torch.Generator().manual_seed(0)) * 2 - 1
-    return signs.to(states) * states.square().mean().sqrt()
-
-
-@torch.no_grad()
-def _slopes(
-    objective: Objective, states: Float[Tensor, "pos d"], steps: Float[Tensor, "direction pos d"]
-) -> Float[Tensor, "direction"]:
-    """Return half the objective's rise between the ends of a step."""
-    ends = rearrange(torch.stack([steps, -steps]) + states, "side direction pos d -> (side direction) pos d")
-    after, before = rearrange(objective(ends), "(side direction) -> side direction", side=2)
-    return (after - before) / 2

@@ -59,8 +59,8 @@ def masked_effects(
     ``floor`` also runs the clean context with the first and last batch of every start. Effects that are no larger than
     its distance from the clean prediction, which is rounding, are 0.
     """
-    longest, lengths = predictions[-1], [len(prediction) for prediction in predictions]
-    embeddings, vector, end = longest.embeddings, longest.mask_vector(mask), len(longest) if stop is None else stop
+    longest, embeddings = predictions[-1], predictions[-1].embeddings
+    vector, end = longest.mask_vector(mask), len(longest) if stop is None else stop
     positions = range(start, end) if positions is None else positions
     effects = longest.log_probs.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
@@ -70,7 +70,8 @@ def masked_effects(
         if not (group := [position for position in group if changed[position]]):
             continue
         first = group[0]
-        rerun = longest.rerun(first, stop=stop, read=[length - 1 for length in lengths if length > first])
+        read = [len(prediction) - 1 for prediction in predictions if len(prediction) > first]
+        rerun = longest.rerun(first, stop=stop, read=read)
 
         def run(copies: Int[Tensor, "copy 2"], first: int = first, rerun: Rerun = rerun) -> Float[Tensor, "copy ..."]:
             places, masked = copies.unbind(1)
@@ -79,8 +80,11 @@ def masked_effects(
             done(len(copies))
             return _compared(predictions, values, logits, places, divergence)
 
-        around = torch.tensor([[first, False], *([position, True] for position in group), [group[-1], False]])
-        copies = around if floor else around[1:-1]
+        places = torch.tensor([first, *group, group[-1]])
+        masked = torch.ones_like(places)
+        masked[[0, -1]] = 0  # the clean copies
+        copies = torch.stack([places, masked], 1)
+        copies = copies if floor else copies[1:-1]
         rows = rearrange(batches.map(run, copies, end - first), "copy kind target -> kind target copy")
         effects[..., group] = rows[..., copies[:, 1].bool()]
         if floor:

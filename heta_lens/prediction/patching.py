@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
+from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions, short
 from heta_lens._util.work import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
@@ -66,23 +66,19 @@ def check_patch(
         raise ValueError(f"this {kind} has no {missing[0]}, which patterns='frozen' needs: use patterns='recomputed'")
     if layer is not None:
         prediction.adapter.check_layer("layer", layer)
-    if reference is not None:
-        _check_reference(prediction, mask, reference)
+    if reference is None:
+        return
+    if isinstance(mask, Tensor) or mask != "zero":
+        raise ValueError(f"mask={short(mask)} and a reference both say what is put in: give only one")
+    if reference.adapter.model is not prediction.adapter.model:
+        raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
+    if len(reference) != len(prediction):
+        raise ValueError(f"the reference has {len(reference)} tokens, and the prediction {len(prediction)}")
 
 
 def attention_names(adapter: ModelAdapter) -> list[str]:
     """Name the hook points of queries and keys in every layer."""
     return [name for layer in range(adapter.layers) for name in queries_keys_names(layer)]
-
-
-def _check_reference(prediction: Prediction, mask: Mask, reference: Prediction) -> None:
-    if isinstance(mask, Tensor) or mask != "zero":
-        shown = f"a vector of {len(mask)}" if isinstance(mask, Tensor) else repr(mask)
-        raise ValueError(f"mask={shown} and a reference both say what is put in: give only one")
-    if reference.adapter.model is not prediction.adapter.model:
-        raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
-    if len(reference) != len(prediction):
-        raise ValueError(f"the reference has {len(reference)} tokens, and the prediction {len(prediction)}")
 
 
 def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
@@ -137,24 +133,22 @@ def effects(
     source = prediction if reference is None else reference
     with prediction.running(), source.running(), torch.no_grad():
         other = prediction.mask_vector(mask) if reference is None else reference.embeddings
-        run = _run(Pair(prediction, source, other, scale), how, layer, patterns)
+        pair = Pair(prediction, source, other, scale)
+        if how == "edge_patch":
+            patched = Edges(pair, patterns == "frozen").patched
+        else:
+            patched = pair.input_patched if layer is None else partial(pair.stream_patched, layer)
 
-        def counted(rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-            likelihoods = run(rows)
+        def run(rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+            likelihoods = patched(rows)
             done(len(rows))
             return likelihoods
 
         members = members.to(prediction.embeddings.device)
-        clean = run(torch.zeros_like(members[:1]))  # the same way as the patched runs
-        differences = clean - prediction.prompt.batches(batch, n).map(counted, members, n)
+        clean = patched(torch.zeros_like(members[:1]))  # the same way as the patched runs
+        differences = clean - prediction.prompt.batches(batch, n).map(run, members, n)
     check_finite(differences, lambda group, value: f"the effect of group {group} is {value}")
     return differences
-
-
-def _run(pair: "Pair", how: How, layer: int | None, patterns: Patterns) -> Patched:
-    if how == "edge_patch":
-        return Edges(pair, patterns == "frozen").patched
-    return partial(input_patched, pair) if layer is None else partial(stream_patched, pair, layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,12 +176,22 @@ class Pair:
     def replacements(self, rows: Bool[Tensor, "copy pos"], names: Iterable[str]) -> dict[str, Float[Tensor, "row ..."]]:
         """Return activations of the source, at every position of every group."""
         start, stop = self.span(rows)
-        pick = partial(_at_places, rows[:, start:stop])
-        return picked(self.source, self.replaced(self.source, rows)[:, start:stop], start, dict.fromkeys(names, pick))
+        states, places = self.replaced(self.source, rows)[:, start:stop], rows[:, start:stop]
+        return picked(self.source, states, start, dict.fromkeys(names, lambda live: live[:, : stop - start][places]))
 
     def read(self, states: Float[Tensor, "copy pos d"], start: int, layer: int | None = None) -> Float[Tensor, "copy"]:
         """Return the likelihood of the target, with given states from a position on."""
         return self.prediction.read(self.prediction.rerun(start, layer=layer).logits(states), self.scale)
+
+    def input_patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        start, _ = self.span(rows)
+        return self.read(self.replaced(self.prediction, rows)[:, start:], start)
+
+    def stream_patched(self, layer: int, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        name, (start, _) = self.prediction.adapter.stream_name(layer), self.span(rows)
+        clean = repeat(self.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
+        clean[rows] = self.replacements(rows, [name])[name].to(clean)
+        return self.read(clean[:, start:], start, layer)
 
 
 def picked(
@@ -205,27 +209,6 @@ def picked(
     with prediction.adapter.hooked([(name, partial(hook, name, pick)) for name, pick in picks.items()]):
         prediction.rerun(start, read=[start + states.shape[1] - 1]).logits(states)
     return results
-
-
-def _at_places(places: Bool[Tensor, "copy pos"], live: Tensor) -> Float[Tensor, "row ..."]:
-    return live[:, : places.shape[1]][places]
-
-
-def _of_single_copy(positions: int | slice, live: Tensor) -> Tensor:
-    return live[0, positions].clone()
-
-
-# ------------------------------------------------------------------------------------------------- three ways to patch
-def input_patched(pair: Pair, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-    start, _ = pair.span(rows)
-    return pair.read(pair.replaced(pair.prediction, rows)[:, start:], start)
-
-
-def stream_patched(pair: Pair, layer: int, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-    name, (start, _) = pair.prediction.adapter.stream_name(layer), pair.span(rows)
-    clean = repeat(pair.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
-    clean[rows] = pair.replacements(rows, [name])[name].to(clean)
-    return pair.read(clean[:, start:], start, layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,20 +240,18 @@ class Edges:
     @cached_property
     def _before(self) -> dict[str, Float[Tensor, "before d"]]:
         """The clean inputs of all layers but the first, at the positions before the last."""
-        prediction = self.pair.prediction
-        names = map(prediction.adapter.stream_name, range(1, prediction.adapter.layers))
-        pick = partial(_of_single_copy, slice(len(prediction) - 1))
-        return picked(prediction, prediction.embeddings[None], 0, dict.fromkeys(names, pick))
+        adapter = self.pair.prediction.adapter
+        return self._clean(slice(-1), map(adapter.stream_name, range(1, adapter.layers)))
 
     @cached_property
     def _attending(self) -> dict[str, Float[Tensor, "head d_head"]]:
         """The clean queries and keys of the last position, if patterns are frozen."""
-        if not self.frozen:
-            return {}
+        return self._clean(-1, attention_names(self.pair.prediction.adapter)) if self.frozen else {}
+
+    def _clean(self, positions: int | slice, names: Iterable[str]) -> dict[str, Tensor]:
         prediction = self.pair.prediction
-        pick = partial(_of_single_copy, len(prediction) - 1)
-        names = attention_names(prediction.adapter)
-        return picked(prediction, prediction.embeddings[None], 0, dict.fromkeys(names, pick))
+        picks = dict.fromkeys(names, lambda live: live[0, : len(prediction)][positions].clone())
+        return picked(prediction, prediction.embeddings[None], 0, picks)
 
 
 # ---------------------------------------------------------------------------------------------- values for many runs
@@ -278,16 +259,17 @@ def values_put(
     prediction: Prediction, positions: Sequence[int], values: Float[Tensor, "place ..."], layer: int
 ) -> AbstractContextManager[None]:
     """Give tokens other values for the length of a block, in every run that reaches the tokens."""
-    hooks = {values_name(layer): partial(_put_reached, positions, values), pattern_name(layer): _refuse_continued}
-    return prediction.adapter.hooked([(name, BatchHook(hook)) for name, hook in hooks.items()])
 
+    every = torch.as_tensor(positions, dtype=torch.long)
 
-def _put_reached(positions: Sequence[int], values: Float[Tensor, "place ..."], live: Tensor) -> Tensor:
-    patched = live.clone()
-    reached = [row for row, position in enumerate(positions) if position < live.shape[1]]
-    rows = values[reached].to(live).reshape(len(reached), *live.shape[2:])
-    patched[:, [positions[row] for row in reached]] = rows
-    return patched
+    def put_reached(live: Tensor) -> Tensor:
+        patched, reached = live.clone(), every < live.shape[1]
+        places = every[reached]
+        patched[:, places] = values[reached].to(live).reshape(len(places), *live.shape[2:])
+        return patched
+
+    hooks = [(values_name(layer), BatchHook(put_reached)), (pattern_name(layer), BatchHook(_refuse_continued))]
+    return prediction.adapter.hooked(hooks)
 
 
 def _refuse_continued(pattern: Float[Tensor, "copy head query key"]) -> None:

@@ -5,11 +5,10 @@ same model, hooks and tokens. The target is never fed to the model: its log-prob
 the context.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cache, cached_property, partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -19,14 +18,14 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.python import Lazy
-from heta_lens._util.target_kinds import Side, Target, any_of, described, function_name, members, sides
+from heta_lens._util.target_kinds import Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED
+from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.activations import Activations, LivePatterns, live
 from heta_lens.prediction.checks import Tokens
 from heta_lens.prediction.rerun import Prompt, Rerun
 from heta_lens.prediction.target import (
@@ -34,7 +33,6 @@ from heta_lens.prediction.target import (
     TargetLike,
     called,
     check_connected,
-    check_target,
     context_length,
     is_function,
     joint_logit,
@@ -94,15 +92,29 @@ class Prediction:
 
     @property
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
-        """The attention patterns among the context's positions, by layer."""
-        n, patterns = len(self), self.prompt.patterns
-        return Lazy(self.adapter.layers, lambda layer: patterns(layer)[:, :n, :n].to(self.embeddings))
+        """The attention patterns among the context's positions, by layer: cached, or else from the live model."""
+        prompt, n, names = self.prompt, len(self), pattern_names(self.adapter.layers)
+        live_patterns = LivePatterns(self.adapter, prompt.ids, bool(prompt.user_hooks))
+        cached = not prompt.cached.tensors.keys().isdisjoint(names)
+
+        def pattern(layer: int) -> Float[Tensor, "head pos pos"]:
+            whole = prompt.cached[names[layer]] if cached else live_patterns(layer)
+            return whole[:, :n, :n].to(self.embeddings)
+
+        return Lazy(self.adapter.layers, pattern)
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
-        """The value vectors of every key/value head, with their bias, by layer."""
-        n, values = len(self), self.prompt.values
-        return Lazy(self.adapter.layers, lambda layer: values(layer)[:n].to(self.embeddings))
+        """The value vectors of every key/value head, with their bias, by layer: cached, or else from one run."""
+        prompt, names = self.prompt, values_names(self.adapter.layers)
+        cached = not prompt.cached.tensors.keys().isdisjoint(names)
+        read = cache(partial(live, self.adapter, prompt.ids, names, hooked=bool(prompt.user_hooks)))
+
+        def values(layer: int) -> Float[Tensor, "pos group d_head"]:
+            whole = prompt.cached[names[layer]] if cached else read()[layer]
+            return whole[: len(self)].to(self.embeddings)
+
+        return Lazy(self.adapter.layers, values)
 
     @property
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
@@ -118,11 +130,10 @@ class Prediction:
     def written(self) -> tuple[str, ...]:
         """The text of every token; of tokens that share a character, only the last shows it."""
         text, spans = self.located
-        shared = [span == after for span, after in pairwise([*spans, None])]
-        return tuple(
-            self.adapter.tokenizer.write(token) if partial else text[span.start : span.stop]
-            for token, span, partial in zip(self.ids.tolist(), spans, shared, strict=True)
-        )
+        written = []
+        for token, span, after in zip(self.ids.tolist(), spans, [*spans[1:], None], strict=True):
+            written.append(self.adapter.tokenizer.write(token) if span == after else text[span.start : span.stop])
+        return tuple(written)
 
     def positions_of(self, passage: str) -> list[int]:
         """Return the tokens that write a passage, which must occur in the context exactly once."""
@@ -152,9 +163,13 @@ class Prediction:
         stop = end if stop is None else stop
         return Rerun(self.prompt, self.objective, start, stop, end, layer, None if read is None else tuple(read))
 
-    def running(self) -> AbstractContextManager[None]:
-        """Turn gradients on for embeddings and off for parameters; the hooks must be those of when this was made."""
-        return self.prompt.running()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Turn gradients on for embeddings and off for parameters; the user's hooks must be those of the cache."""
+        with self.adapter.undisturbed():
+            if tuple(self.adapter.user_hooks()) != self.prompt.user_hooks:
+                raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
+            yield
 
     def alone(self, start: int, stop: int) -> "Prediction":
         """Return the same target, explained by a part of the context as if nothing were around it."""
@@ -211,7 +226,7 @@ class Prediction:
 
         ``log_probs`` are those of the logits, where they are known already.
         """
-        if callable(self.target) or not all(isinstance(tokens, int) for tokens in sides(self.target)):
+        if callable(self.target) or frozenset in map(type, sides(self.target)):
             return self.read(logits, "log_prob")
         log_probs = log_softmax(logits) if log_probs is None else log_probs
         first, *second = [joint_logit(log_probs, token) for token in sides(self.target)]
@@ -228,12 +243,11 @@ class Prediction:
         """The target as it is written after the context; of a contrast, both sides; of a function, its name."""
         if callable(self.target):
             return function_name(self.target)
-        texts = tuple(map(self._written, sides(self.target)))
-        return texts if isinstance(self.target, tuple) else texts[0]
-
-    def _written(self, side: Side) -> str:
-        texts = [self.adapter.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
-        return any_of(texts) if isinstance(side, frozenset) else texts[0]
+        texts = []
+        for side in sides(self.target):
+            written = [self.adapter.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
+            texts.append(any_of(written) if isinstance(side, frozenset) else written[0])
+        return tuple(texts) if isinstance(self.target, tuple) else texts[0]
 
     @property
     def target_words(self) -> str:
@@ -264,19 +278,20 @@ def predictions(
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
     At least ``needed`` ids of the prompt are determined.
     """
-    known = [n + (follow and target is None) for n, target in targets.items()]
-    contexts = {n: is_function(target) for n, target in targets.items()}
-    prompt = Prompt.checked(adapter, cached, contexts, tokens, needed=max(*known, needed))
+    contexts = dict[int, bool]()  # by length: whether their logits are kept
+    for n, target in targets.items():
+        contexts[n] = is_function(target)
+        needed = max(needed, n + (follow and target is None))
+    prompt = Prompt.checked(adapter, cached, contexts, tokens, needed=needed)
     explained = []
     for n, target in targets.items():
         log_probs = prompt.log_probs[n]
         if target is None:
             target = int(prompt.ids[n] if follow else log_probs.argmax())
-        resolved = resolve(adapter, prompt.ids[:n], target, log_probs)
-        check_target(adapter, log_probs, resolved.target)
-        if callable(resolved.target):
-            called(resolved.target, prompt.logits[n])
-        explained.append(Prediction(prompt, n, *resolved))
+        resolved, others = resolve(adapter, prompt.ids[:n], target, log_probs)
+        if callable(resolved):
+            called(resolved, prompt.logits[n])
+        explained.append(Prediction(prompt, n, resolved, others))
     return explained
 
 
@@ -285,15 +300,16 @@ def contrast_ids(prediction: Prediction) -> tuple[int, int]:
     if callable(prediction.target):
         first, second = prediction.log_probs.topk(2).indices.tolist()
         return first, second
-    first, *second = [
-        max(members(tokens), key=lambda token: float(prediction.log_probs[token]))
-        for tokens in sides(prediction.target)
-    ]
-    return first, second[0] if second else runner_up(prediction)
+    best = []
+    for side in sides(prediction.target):
+        tokens = members(side)
+        best.append(tokens[int(prediction.log_probs[tokens].argmax())])
+    return best[0], best[1] if len(best) > 1 else runner_up(prediction)
 
 
 def runner_up(prediction: Prediction) -> int:
     """Return the most likely token that is not in the target."""
-    own = [token for tokens in sides(prediction.target) for token in members(tokens)]
-    likeliest = prediction.log_probs.topk(len(own) + 1).indices.tolist()
-    return next(token for token in likeliest if token not in own)
+    log_probs = prediction.log_probs.clone()
+    for side in sides(prediction.target):
+        log_probs[members(side)] = -torch.inf
+    return int(log_probs.argmax())

@@ -3,16 +3,15 @@
 Everything that is computed from a prediction goes through a `Rerun`: logits as a function of the states at some
 positions, while all other states stay clean. A rerun takes the shortest of three ways:
 
-- from the first changed position on, where the model continues from kept keys and values (suffix);
-- the same, without the positions between a window and the tail, which stay clean (window);
-- from the first token on, with clean states put back, where the model cannot continue (full).
+- from the first changed position on, where the model continues from kept keys and values;
+- the same up to a window's end, and again from the tail on: between them all stays clean;
+- from the first token on, with clean states put back where they enter every layer, where the model cannot continue.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -20,7 +19,6 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.text import short_repr
 from heta_lens._util.work import counting
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches, choose_batches, shared_starts
@@ -28,28 +26,27 @@ from heta_lens.model.hooks import (
     EMBED,
     READ,
     BatchHook,
+    Hook,
     KeysValues,
     Places,
     names_filter,
     note,
-    pattern_names,
     put,
     put_positions,
     stream_name,
-    values_names,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.activations import Activations, LivePatterns, live
+from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.checks import (
     BlocksAlone,
     Prefix,
+    Replay,
     Tokens,
     Vocabulary,
     blocks_alone,
     cached_tokens,
     check_causal,
-    replay,
     reusable_prefix,
 )
 from heta_lens.prediction.target import log_softmax
@@ -78,9 +75,6 @@ class Prompt:
     prefix: Prefix | None = None  # None: not needed so far
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return short_repr(self)
-
     @classmethod
     def checked(
         cls, adapter: ModelAdapter, cached: Activations, contexts: Mapping[int, bool], tokens: Tokens, *, needed: int
@@ -93,7 +87,7 @@ class Prompt:
         ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
         with counting(Counter()) as counts:
             given = not (tokens is None or isinstance(tokens, Vocabulary))
-            replayed = replay(adapter, cached, ids, [n - 1 for n in contexts], given=given)
+            replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given)
         user_hooks = tuple(adapter.user_hooks())
         end = len(ids) if user_hooks else max(needed, *contexts)
         embeddings = replayed.embeddings.to(torch.promote_types(replayed.embeddings.dtype, torch.float32))
@@ -129,14 +123,6 @@ class Prompt:
             checks=self.checks,
         )
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Turn gradients on for embeddings and off for parameters; the user's hooks must be those of the cache."""
-        with self.adapter.undisturbed():
-            if tuple(self.adapter.user_hooks()) != self.user_hooks:
-                raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
-            yield
-
     # ------------------------------------------------------------------------------------------------- clean states
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
         """Return the states that enter a layer; for None, the embeddings."""
@@ -145,28 +131,10 @@ class Prompt:
     @torch.no_grad()
     def streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:
         """Return the states that enter these layers, from one run that is made when it is first needed."""
-        missing = [layer for layer in layers if layer not in self.clean_streams]
-        if missing:
+        if missing := [layer for layer in layers if layer not in self.clean_streams]:
             streams = self.adapter.streams(self.ids[None], missing, whole=bool(self.user_hooks))
             self.clean_streams.update({layer: states[0].to(self.embeddings) for layer, states in streams.items()})
         return {layer: self.clean_streams[layer] for layer in layers}
-
-    @property
-    def patterns(self) -> Callable[[int], Float[Tensor, "head pos pos"]]:
-        """The attention pattern of a layer: cached, or else from the live model, one layer at a time."""
-        names = pattern_names(self.adapter.layers)
-        if not self.cached.tensors.keys().isdisjoint(names):
-            return lambda layer: self.cached[names[layer]]
-        return LivePatterns(self.adapter, self.ids, bool(self.user_hooks))
-
-    @property
-    def values(self) -> Callable[[int], Float[Tensor, "pos group d_head"]]:
-        """The value vectors of a layer's key/value heads, with their bias: cached, or else from one run."""
-        names = values_names(self.adapter.layers)
-        if not self.cached.tensors.keys().isdisjoint(names):
-            return lambda layer: self.cached[names[layer]]
-        read = cache(partial(live, self.adapter, self.ids, names, hooked=bool(self.user_hooks)))
-        return lambda layer: read()[layer]
 
     # ----------------------------------------------------------------------------------------- how the model can run
     @cached_property
@@ -273,11 +241,6 @@ class Rerun:
         """The first position after ``stop`` that reacts; equal to ``stop`` if no position between keeps its state."""
         return max(self.stop, self.end - TAIL)
 
-    def logits(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read vocab"]:
-        """Return the logits with these states, in float32 or better."""
-        logits = self._run(states, self.read or (self.end - 1,))
-        return logits if self.read else logits[:, 0]
-
     def log_probs(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read vocab"]:
         """Return the log-probabilities with these states."""
         return log_softmax(self.logits(states))
@@ -286,45 +249,37 @@ class Rerun:
         """Return the value of the target with these states: its log-probability, or what its function gives."""
         return self.objective(self.logits(states))
 
-    def _run(self, states: Float[Tensor, "batch pos d"], read: Sequence[int]) -> Float[Tensor, "batch read vocab"]:
-        if self.prompt.one_by_one and len(states) > 1:
-            return torch.cat([self._run(copy[None], read) for copy in states])
-        gap = self.stop < self.tail
-        if (self.start == 0 and not gap) or self.prompt.kept is None:
-            return self._full(states, read)
-        return self._window(states, read, self.prompt.kept) if gap else self._suffix(states, read, self.prompt.kept)
-
-    def _suffix(self, states: Tensor, read: Sequence[int], kept: KeysValues) -> Tensor:
-        """Continue the clean prefix."""
-        adapter, batch = self.prompt.adapter, len(states)
-        past = adapter.resume(kept, self.start, self.end, batch)
-        hooks = {self.site: put(torch.cat([states, self._clean(self.stop, self.end, batch)], 1))}
-        ids, read = self._ids(self.start, self.end, batch), [position - self.start for position in read]
-        return adapter.run(ids, hooks, read=read, past=past, first=self._first)
-
-    def _window(self, states: Tensor, read: Sequence[int], kept: KeysValues) -> Tensor:
-        """Continue the clean prefix to the window's end, and again from the tail on: between them all stays clean."""
-        adapter, batch, first = self.prompt.adapter, len(states), self._first
-        past = adapter.resume(kept, self.start, self.stop, batch)
-        adapter.run(self._ids(self.start, self.stop, batch), {self.site: put(states)}, past=past, first=first)
-        before_tail = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, first)
-        past = adapter.resume(before_tail, self.tail, self.end, batch)
-        entering = {self.site: put(self._clean(self.tail, self.end, batch))} if first else None
-        ids, read = self._ids(self.tail, self.end, batch), [position - self.tail for position in read]
-        return adapter.run(ids, entering, read=read, past=past, first=first)
-
-    def _full(self, states: Tensor, read: Sequence[int]) -> Tensor:
-        """Run from the first token, and put clean states back where they enter every layer."""
+    def logits(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read vocab"]:
+        """Return the logits with these states, in float32 or better."""
         prompt, adapter, batch = self.prompt, self.prompt.adapter, len(states)
-        last = len(prompt.ids) if prompt.one_by_one else self.end
-        around = self._clean(0, self.start, batch), self._clean(self.stop, last, batch)
-        hooks = {self.site: put(torch.cat([around[0], states, around[1]], 1))}
-        if self.stop < self.tail:
-            above = range(1 if self.layer is None else self.layer + 1, adapter.layers)
-            for layer, clean in prompt.streams(above).items():
-                hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
-        ids = self._ids(0, last, batch)
-        return adapter.run(ids, hooks, read=read, whole=prompt.one_by_one, first=self._first)
+        if prompt.one_by_one and batch > 1:
+            return torch.cat([self.logits(copy[None]) for copy in states])
+        gap = range(self.stop, self.tail)  # positions that stay clean between a window and the tail
+        kept = prompt.kept if self.start or gap else None
+        if kept is not None:
+            begin, end = self.start, self.end
+        else:
+            begin, end = 0, len(prompt.ids) if prompt.one_by_one else self.end
+        hooks, past, first = dict[str, Hook](), None, self._first
+        if kept is not None and gap:
+            past = adapter.resume(kept, self.start, self.stop, batch)
+            adapter.run(self._ids(self.start, self.stop, batch), {self.site: put(states)}, past=past, first=first)
+            kept, begin = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, first), self.tail
+            if first:
+                hooks[self.site] = put(self._clean(self.tail, self.end, batch))
+        else:
+            before, after = self._clean(begin, self.start, batch), self._clean(self.stop, end, batch)
+            hooks[self.site] = put(torch.cat([before, states, after], 1))
+            if gap:
+                for layer, clean in prompt.streams(range((self.layer or 0) + 1, adapter.layers)).items():
+                    hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
+        if kept is not None:
+            past = adapter.resume(kept, begin, self.end, batch)
+        read = [position - begin for position in self.read or (self.end - 1,)]
+        logits = adapter.run(
+            self._ids(begin, end, batch), hooks, read=read, past=past, first=first, whole=prompt.one_by_one
+        )
+        return logits if self.read else logits[:, 0]
 
     def through_block(self, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         """Return what leaves the layer's block (the first, for embeddings) at ``start:end``, with these states."""

@@ -3,7 +3,7 @@
 from collections.abc import Set
 from math import isfinite
 from operator import index
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -11,15 +11,7 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_token, is_whole
-from heta_lens._util.target_kinds import (
-    SavedFunction,
-    Side,
-    Target,
-    TargetFunction,
-    function_name,
-    members,
-    sides,
-)
+from heta_lens._util.target_kinds import SavedFunction, Side, Target, TargetFunction, function_name, members
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
 from heta_lens.model.tokenizer import Spelled
@@ -144,40 +136,28 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
     return place % cached
 
 
-class Resolved(NamedTuple):
-    """A target's ids (or the function), and the other tokens that write the texts given for the target."""
-
-    target: Target
-    others: tuple[int, ...] = ()
-
-
-class Meant(NamedTuple):
-    """The token or the set on a side of a target, and the other tokens that write the given texts."""
-
-    tokens: Side
-    others: tuple[int, ...]
-
-
 def resolve(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: TargetLike, log_probs: Float[Tensor, "vocab"]
-) -> Resolved:
-    """Return the ids of a target after the context, or the function; refuse values that are no target."""
+) -> tuple[Target, tuple[int, ...]]:
+    """Return the ids of a target after the context, or the function; and other tokens that write the given texts.
+
+    Values that are no target are refused, and tokens or sets with a probability of 0.
+    """
     if is_function(target):
-        return Resolved(target)
+        return target, ()
     if not isinstance(target, tuple):
-        return Resolved(*tokens_of(adapter, context, target, log_probs))
+        return tokens_of(adapter, context, target, log_probs)
     if len(target) != 2:
         raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
     if any(map(callable, target)):
         raise TypeError(f"target={target!r} has a function in a pair: let one function return the difference")
-    first, second = (tokens_of(adapter, context, side, log_probs) for side in target)
-    both = {*members(first.tokens)} & {*members(second.tokens)}
-    if first.tokens == second.tokens:
+    (first, others), (second, more) = (tokens_of(adapter, context, side, log_probs) for side in target)
+    if first == second:
         raise ValueError(f"target={target!r} contrasts a token with itself")
-    if both:
+    if both := {*members(first)} & {*members(second)}:
         shared = adapter.tokenizer.write(min(both), context.tolist())
         raise ValueError(f"target={target!r} has {shared!r} on both sides, which says nothing: leave it out of one")
-    return Resolved((first.tokens, second.tokens), first.others + second.others)
+    return (first, second), others + more
 
 
 def is_function(target: Any) -> TypeGuard[TargetFunction]:
@@ -191,19 +171,22 @@ def is_function(target: Any) -> TypeGuard[TargetFunction]:
 
 def tokens_of(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]
-) -> Meant:
-    """Return a token or a set of tokens; a repeated token counts once."""
-    if not isinstance(target, Set):
-        only = token_of(adapter, context, target, log_probs)
-        return Meant(only.token, only.others)
-    if not target:
+) -> tuple[Side, tuple[int, ...]]:
+    """Return a token or a set of tokens, and other tokens that write the given texts; a repeated token counts once."""
+    several = isinstance(target, Set)
+    tokens, others = frozenset[int](), list[int]()
+    for member in target if several else [target]:
+        token, more = token_of(adapter, context, member, log_probs)
+        tokens, others = tokens | {token}, [*others, *more]
+    if not tokens:
         raise ValueError("target is an empty set: it names no token to explain")
-    spelled = [token_of(adapter, context, member, log_probs) for member in target]
-    tokens = frozenset(member.token for member in spelled)
     if len(tokens) == len(log_probs):
         raise ValueError(f"target= has all {len(tokens)} tokens there are, and one of them always comes next")
-    others = {token for member in spelled for token in member.others} - tokens
-    return Meant(tokens if len(tokens) > 1 else min(tokens), tuple(sorted(others)))
+    side = tokens if len(tokens) > 1 else min(tokens)
+    if not isfinite(log_prob := float(joint_logit(log_probs, side))):
+        text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(side))
+        raise ValueError(f"log p of the target {text} is {log_prob}")
+    return side, tuple(sorted({*others} - tokens) if several else others)
 
 
 def token_of(
@@ -224,12 +207,3 @@ def token_of(
         )
     check_token("target", index(target), len(log_probs))
     return Spelled(index(target))
-
-
-def check_target(adapter: ModelAdapter, log_probs: Float[Tensor, "vocab"], target: Target) -> None:
-    """Refuse a token or a set with a probability of 0."""
-    for tokens in sides(target):
-        log_prob = float(joint_logit(log_probs, tokens))
-        if not isfinite(log_prob):
-            text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(tokens))
-            raise ValueError(f"log p of the target {text} is {log_prob}")

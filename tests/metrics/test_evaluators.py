@@ -14,7 +14,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures
 from heta_lens.evaluation.prompt_evaluation import ask, explained
-from heta_lens.methods.base import make_attribution
+from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer, variation
 from heta_lens.metrics.metric_case import MetricCache
@@ -158,7 +158,7 @@ def test_what_a_special_token_has_does_not_matter() -> None:
     def found(first: float) -> dict[str, Any]:
         def explain(asked: Any) -> Any:
             noisy = asked.embeddings.double().sum(1) + 10 * scores
-            return make_attribution(asked, "mine", torch.cat([torch.tensor([first]), noisy[1:]]), {}, {}, {})
+            return make_attribution(asked, "mine", Scores(torch.cat([torch.tensor([first]), noisy[1:]])), {})
 
         return figures(explained(demo(), instance, MetricCache(prediction), lambda *_: explain), names)[0]
 

@@ -12,7 +12,7 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, plain_log_probs, predict, relative
 from helpers.evaluating import MODEL, ONE_EACH, TARGET, N, double, prediction_of
 from heta_lens import Heta
-from heta_lens.methods.base import make_attribution
+from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
     Setting,
@@ -73,7 +73,7 @@ def told(words: dict[str, float]) -> Any:
         offsets.append((len(text), len(text) + 1 + len(word)))
         text += f" {word}"
     return replace(
-        make_attribution(prediction_of(zoo.bridge("gpt2"), len(words)), "random", double(*found), {}, {}, {}),
+        make_attribution(prediction_of(zoo.bridge("gpt2"), len(words)), "random", Scores(double(*found)), {}),
         text=text, tokens=tuple(f" {word}" for word in words), offsets=torch.tensor(offsets),
         special=torch.zeros(len(words), dtype=torch.bool),
     )  # fmt: skip

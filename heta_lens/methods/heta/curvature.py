@@ -21,14 +21,7 @@ from torch import Tensor
 from heta_lens._util.numerics import Samples, student_t
 from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work import Done
-from heta_lens.methods.heta.hessian import (
-    EVERYWHERE,
-    HessianOperator,
-    Places,
-    differentiate,
-    gauss_newton,
-    hessian,
-)
+from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
     HessianFrom,
     Pairs,
@@ -36,8 +29,6 @@ from heta_lens.methods.heta.probes import (
     Readings,
     Sizes,
     check_separable,
-    entrywise_sizes,
-    frobenius_sizes,
     gaussian,
     grouped_products,
     mirrored,
@@ -46,9 +37,10 @@ from heta_lens.methods.heta.probes import (
     signs_of,
 )
 from heta_lens.methods.heta.score import Balance, Parts
-from heta_lens.methods.heta.windows import Window
+from heta_lens.methods.heta.windows import Window, averaged
 from heta_lens.model.batching import Batches, per_product
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Rerun
 
 Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
@@ -68,7 +60,7 @@ class Energy(NamedTuple):
 class Curvature(Samples):
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for the exact norms."""
 
-    readings: Sequence[Readings] | None = None  # of every token, where products were read
+    readings: Sequence[Readings] = ()  # of every token, where products were read
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
     energy: Energy | None = None  # of a low rank
     cross_talk: Float[Tensor, "pos"] | None = None  # taken out of S, where tokens shared HVPs
@@ -77,10 +69,8 @@ class Curvature(Samples):
     def of(cls, readings: Sequence[Readings], pairs: Pairs | None = None) -> "Curvature":
         """Make samples of the readings of every token."""
         samples = Samples.uneven([own.samples for own in readings])
-        cross_talk = None
-        if any(own.cross_talk.any() for own in readings):
-            cross_talk = Samples.uneven([own.size for own in readings]).mean - samples.mean
-        return cls(samples.values, samples.counts, readings, pairs, cross_talk=cross_talk)
+        taken = Samples.uneven([own.size for own in readings]).mean - samples.mean
+        return cls(samples.values, samples.counts, readings, pairs, cross_talk=taken if taken.any() else None)
 
 
 class Products(NamedTuple):
@@ -103,6 +93,25 @@ class Task:
     precise: frozenset[int] = frozenset()  # positions to be probed alone, where cross-talk hides a small curvature
 
 
+def sampled(
+    estimator: "Estimator", tasks: Sequence[Task], parts: Parts, balance: Balance
+) -> tuple[Curvature, dict[str, Any]]:
+    """Estimate S, averaged over the windows that score a token, with what is known of the estimate."""
+    if isinstance(estimator, ProbedHessian) and estimator.stops:
+        return estimate_until_sure(estimator, tasks, parts, balance)
+    values, taken, energies, pairs = [], [], [], None
+    for task in tasks:
+        found = estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws)))
+        values.append(found.values)
+        taken.append(torch.zeros_like(found.mean) if found.cross_talk is None else found.cross_talk)
+        energies += [] if found.energy is None else [found.energy]
+        pairs = found.pairs  # which do not go with several windows
+    spans, length = [task.window.scored for task in tasks], len(parts.gate)
+    samples, cross_talk = Samples.even(averaged(values, spans, length)), averaged(taken, spans, length)
+    facts = {**tail_energy(energies), "cross_talk": cross_talk if cross_talk.any() else None}
+    return Curvature(samples.values, samples.counts, pairs=pairs), facts
+
+
 # ----------------------------------------------------------------------------------------------------------- estimators
 @dataclass(frozen=True)
 class Estimator(ABC):
@@ -115,10 +124,6 @@ class Estimator(ABC):
     draws: ClassVar[int] = 1
     random: ClassVar[bool] = False  # another seed gives other samples
     stops: ClassVar[bool] = False  # some tokens may get fewer probes than others
-
-    @classmethod
-    def from_options(cls, options: Any) -> "Estimator":
-        return cls(**{name: getattr(options, name) for name in cls.reads()})
 
     @classmethod
     def reads(cls) -> set[str]:
@@ -190,49 +195,37 @@ class ProbedHessian(Probed):
         shared = self.random and self.support == "block"
         return self.groups if shared and self.groups is not None and tokens > self.groups else None
 
-    def hessian_from(self, task: Task, first: int, place: int) -> HessianOperator:
-        """Return the matrix over the window's states from a place on, counted from the ``first``."""
-        return hessian(task.window.rerun(first + place), task.batches, task.done, checkpoint=self.checkpoint)
+    def matrix(self, task: Task, rerun: Rerun) -> HessianOperator:
+        """Return the matrix over the states of a rerun."""
+        return hessian(rerun, task.batches, task.done, checkpoint=self.checkpoint)
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        if (groups := self.groups_of(len(probes))) is not None:
-            return self._estimate_grouped(task, probes, groups)
-        numbers = sum(map(len, probes.values())) / len(probes)
-        return curvature(
-            partial(self.hessian_from, task, 0),
-            Signs(self.seed, task.window, probes),
-            support=self.support,
-            norm=self.norm,
-            by_start=task.window.by_start(
-                list(probes), per_product(numbers if self.random else task.window.states.shape[1])
-            ),
-            at_once=task.batches.size,
-            pairs=self.interactions,
-        )
-
-    def _estimate_grouped(self, task: Task, probes: ProbesByToken, groups: int) -> Curvature:
-        first = min(probes) - task.window.span.start
+        window, groups, at_once = task.window, self.groups_of(len(probes)), task.batches.size
+        if groups is None:
+            products = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
+            return curvature(
+                lambda place: self.matrix(task, window.rerun(place)),
+                Signs(self.seed, window, probes),
+                support=self.support,
+                norm=self.norm,
+                by_start=window.by_start(list(probes), per_product(products)),
+                at_once=at_once,
+                pairs=self.interactions,
+            )
         products = grouped_products(
-            partial(self.hessian_from, task, first),
+            lambda place: self.matrix(task, window.rerun(place + min(probes) - window.span.start)),
             self.seed,
             probes,
             groups,
-            task.batches.size,
-            late=task.window.restarts and not self.interactions,  # which are read at every token
+            at_once,
+            late=window.restarts and not self.interactions,  # which are read at every token
         )
         readings = dict(zip(probes, products.readings(), strict=True))
-        hidden = {token: probes[token] for token in task.precise if token in readings and readings[token].capped}
-        if hidden:
-            hidden = {token: hidden[token] for token in sorted(hidden)}
-            alone = replace(self, groups=None, interactions=False).estimate(task, hidden)
-            assert alone.readings is not None
-            readings |= dict(zip(hidden, alone.readings, strict=True))
+        if hidden := sorted(token for token in task.precise if token in readings and readings[token].capped):
+            single = replace(self, groups=None, interactions=False)
+            alone = single.estimate(task, {token: probes[token] for token in hidden}).readings
+            readings |= zip(hidden, alone, strict=True)
         return Curvature.of([*readings.values()], pairs_of_groups(products) if self.interactions else None)
-
-    def rows(self, task: Task) -> Curvature:
-        """Estimate the row form of the tokens that the window scores, which is never below the block form."""
-        every = dict.fromkeys(task.window.scored, range(self.probes))
-        return replace(self, support="row", interactions=False).estimate(task, every)
 
     def cost(self, window: Window) -> Products:
         scored, bound = len(window.scored), self.stops and bool(self.prune)
@@ -276,8 +269,8 @@ class ProbedGaussNewton(ProbedHessian):
             raise ValueError(f"variant='gn' is the curvature of log p of one token, not of a {kind}; use 'full'")
         super().check(prediction, length)
 
-    def hessian_from(self, task: Task, first: int, place: int) -> HessianOperator:
-        return gauss_newton(task.window.rerun(first + place), task.batches, task.done)
+    def matrix(self, task: Task, rerun: Rerun) -> HessianOperator:
+        return gauss_newton(rerun, task.batches, task.done)
 
 
 @dataclass(frozen=True)
@@ -337,13 +330,11 @@ class Signs:
     probes: ProbesByToken
 
     def __call__(self, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
-        positions, first = [self.window.span.start + place for place in places], next(iter(self.probes.values()))
-        probes = {position: self.probes.get(position) or first for position in positions}
-        return [own.to(self.like) for own in signs_of(self.seed, probes, self.like.shape[1])]
-
-    @property
-    def like(self) -> Float[Tensor, "pos d"]:
-        return self.window.states
+        first, like, signs = next(iter(self.probes.values())), self.window.states, []
+        for position in (self.window.span.start + place for place in places):
+            own = self.probes.get(position) or first
+            signs.append(signs_of(self.seed, position, own, like.shape[1]).to(like))
+        return signs
 
 
 # -------------------------------------------------------------------------------------------- probing a matrix's blocks
@@ -363,24 +354,33 @@ def curvature(
     ``at_once`` products are held at every position before a token's own are kept. ``pairs`` asks for
     the interactions of the tokens as well, which takes all of them.
     """
-    n, d = signs.like.shape
-    tokens = list(chain(*by_start))
+    like, tokens = signs.window.states, list(chain(*by_start))
     if support == "row" and norm == "hutchinson":
-        products = hessian_from(0).matmat(torch.stack(signs(range(n)), dim=1))
+        products = hessian_from(0).matmat(torch.stack(signs(range(len(like))), dim=1))
         return Curvature.of([Readings.of_own(size) for size in products[:, tokens].abs().sum(-1).T])
-    units = torch.eye(d).to(signs.like)
+    units = torch.eye(like.shape[1]).to(like)
     directions = signs if norm == "hutchinson" else lambda group: [units] * len(group)
+    readings, sizes, errors = list[Readings](), [], []
     if support == "block" and not pairs:
-        own = _own_products(hessian_from, by_start, directions, at_once)
-        return Curvature.of([Readings.of_own(_SAMPLES[norm](products)) for products in own])
-    readings, sizes = [], []
-    starts = [(0, tokens)] if support == "row" else [(group[0], group) for group in by_start]
-    for before, products in _all_products(hessian_from, starts, directions):
-        later = products[:, before:]
-        readings.append(Readings.of_own(_SAMPLES[norm](products if support == "row" else later[:, 0])))
-        if pairs:
-            sizes.append(_PAIR_SIZES[norm](later))
-    return Curvature.of(readings, mirrored(sizes) if pairs else None)
+        for products in _own_products(hessian_from, by_start, directions, at_once):
+            readings.append(Readings.of_own(_SAMPLES[norm](products)))
+        return Curvature.of(readings)
+    for group in [tokens] if support == "row" else by_start:
+        start = 0 if support == "row" else group[0]
+        operator = hessian_from(start)
+        for token, own in zip(group, directions(group), strict=True):
+            products = torch.cat([operator.matmat(few, token - start) for few in own.split(AT_ONCE)])
+            later = products[:, token - start :]
+            readings.append(Readings.of_own(_SAMPLES[norm](products if support == "row" else later[:, 0])))
+            if pairs:
+                size, error = _PAIR_SIZES[norm](later)
+                sizes.append(size)
+                errors.append(error)
+        del operator  # and its graph, before the next is built
+    if not pairs:
+        return Curvature.of(readings)
+    random = errors[0] is not None
+    return Curvature.of(readings, Pairs(mirrored(sizes), mirrored(errors) if random else None))
 
 
 def check_enumerable(n: int, d: int, support: Support) -> None:
@@ -403,53 +403,29 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
     return total / 2 ** (n - 1)
 
 
-Directions: TypeAlias = Callable[[Sequence[int]], Sequence[Float[Tensor, "k d"]]]
-
-
 def _own_products(
-    hessian_from: HessianFrom, by_start: Sequence[Sequence[int]], directions: Directions, at_once: int
+    hessian_from: HessianFrom,
+    by_start: Sequence[Sequence[int]],
+    directions: Callable[[Sequence[int]], Sequence[Float[Tensor, "k d"]]],
+    at_once: int,
 ) -> Iterator[Float[Tensor, "k d"]]:
     """Yield, for every token i and its directions u, ``H Π_i u`` at i alone."""
     for group in by_start:
         operator, own = hessian_from(group[0]), directions(group)
+        places = torch.tensor(group) - group[0]  # the operator begins with the group
         few = max(1, at_once // len(own[0]))  # tokens whose products are taken together
         for begin in range(0, len(group), few):
-            positions = [place - group[0] for place in group[begin : begin + few]]  # the operator begins with the group
-            yield from _block_products(operator, positions, own[begin : begin + few], at_once)
+            mine, counts = places[begin : begin + few], [len(each) for each in own[begin : begin + few]]
+            span = slice(int(mine[0]), int(mine[-1]) + 1)  # outside which every direction is 0
+            positions, products = torch.repeat_interleave(mine, torch.tensor(counts)), []
+            rows = zip(positions.split(at_once), torch.cat([*own[begin : begin + few]]).split(at_once), strict=True)
+            for at, vectors in rows:
+                each = torch.arange(len(at))
+                placed = vectors.new_zeros(len(at), span.stop - span.start, vectors.shape[1])
+                placed[each, at - span.start] = vectors
+                products.append(operator.matmat(placed, span)[each, at])
+            yield from torch.cat(products).split(counts)
         del operator  # and its graph, before the next is built
-
-
-def _block_products(
-    operator: HessianOperator, positions: Sequence[int], directions: Sequence[Float[Tensor, "_ d"]], at_once: int
-) -> Sequence[Float[Tensor, "_ d"]]:
-    """Return ``H_ii u`` at the positions i, for the directions u of each."""
-    counts = [len(own) for own in directions]
-    row_positions = torch.repeat_interleave(torch.tensor(positions), torch.tensor(counts)).split(at_once)
-    rows = torch.cat(list(directions)).split(at_once)
-    span = slice(positions[0], positions[-1] + 1)  # outside which every direction is 0
-    products = [_at_own_positions(operator, span, *both) for both in zip(row_positions, rows, strict=True)]
-    return torch.cat(products).split(counts)
-
-
-def _at_own_positions(
-    operator: HessianOperator, span: slice, positions: Int[Tensor, "row"], directions: Float[Tensor, "row d"]
-) -> Float[Tensor, "row d"]:
-    """Return the products, read at the position of the direction."""
-    rows = torch.arange(len(positions))
-    placed = directions.new_zeros(len(rows), span.stop - span.start, directions.shape[1])
-    placed[rows, positions - span.start] = directions
-    return operator.matmat(placed, span)[rows, positions]
-
-
-def _all_products(
-    hessian_from: HessianFrom, starts: Sequence[tuple[int, Sequence[int]]], directions: Directions
-) -> Iterator[tuple[int, Float[Tensor, "k part d"]]]:
-    """Yield, for token i and directions u, the number of positions before i in the run, and ``H Π_i u``."""
-    for start, group in starts:
-        operator = hessian_from(start)
-        for i, own in zip(group, directions(group), strict=True):
-            yield i - start, torch.cat([operator.matmat(few, i - start) for few in own.split(AT_ONCE)])
-        del operator
 
 
 _SAMPLES: dict[Norm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sample"]]] = {
@@ -458,10 +434,11 @@ _SAMPLES: dict[Norm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sampl
     "entrywise": lambda products: products.abs().sum()[None],
 }
 _PAIR_SIZES: dict[Norm, Callable[[Float[Tensor, "k later d"]], Sizes]] = {
-    "hutchinson": probed_sizes,
-    "exact": frobenius_sizes,
-    "entrywise": entrywise_sizes,
+    "hutchinson": probed_sizes,  # ‖H_ij‖_F, as with "exact"
+    "exact": lambda products: (products.square().sum((0, 2)).sqrt(), None),
+    "entrywise": lambda products: (products.abs().sum((0, 2)), None),
 }
+
 
 # ------------------------------------------------------------------------------------------------------------ low rank
 OVERSAMPLING = 8
@@ -538,40 +515,32 @@ def estimate_until_sure(
     estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance
 ) -> tuple[Curvature, dict[str, Any]]:
     """Probe every token as often as its score needs; the windows score every token once."""
-    none = Readings.of_own(parts.gate.new_empty(0))
-    readings = [none] * len(parts.gate)
-    bound = torch.cat([_upper(estimator.rows(task)) for task in tasks]) if estimator.prune else None
+    readings, bound = [Readings.of_own(parts.gate.new_empty(0))] * len(parts.gate), None
+    if estimator.prune:
+        by_row = replace(estimator, support="row", interactions=False)
+        every = [by_row.estimate(task, dict.fromkeys(task.window.scored, range(estimator.probes))) for task in tasks]
+        bound = torch.cat(list(map(_upper, every)))
     while True:
         samples = Curvature.of(readings)
         parts = replace(parts, curvature=samples)
-        missing = _probes_missing(estimator, parts, balance, bound)
+        have = samples.counts
+        wanted = probes_wanted(parts, balance, bound, estimator.tolerance, estimator.prune, estimator.probes)
+        if estimator.support == "row":  # whose probes are of all tokens at once
+            wanted = wanted.max().expand_as(wanted)
+        missing = {i: range(int(have[i]), int(wanted[i])) for i in (wanted > have).nonzero()[:, 0].tolist()}
         if not missing:
             break
         for task in tasks:
-            probes = {position: missing[position] for position in task.window.scored if position in missing}
-            more = estimator.estimate(task, probes).readings if probes else None
-            for position, read in zip(probes, more or (), strict=True):
-                readings[position] = readings[position].followed_by(read)
-    facts: dict[str, Any] = {"probes": samples.counts, "pruned": samples.counts.tolist().count(0)}
+            if probes := {position: missing[position] for position in task.window.scored if position in missing}:
+                for position, more in zip(probes, estimator.estimate(task, probes).readings, strict=True):
+                    readings[position] = Readings(*map(torch.cat, zip(readings[position], more, strict=True)))
+    facts = {"probes": have, "pruned": int((have == 0).sum()), "cross_talk": samples.cross_talk}
     if facts["pruned"]:
         facts["balanced"] = None  # which would need every token's S
     if estimator.tolerance is not None:
         width = estimator.tolerance * parts.score(balance).abs().max()
         facts["unsure"] = int((parts.half_widths(balance) > width).sum())
     return samples, facts
-
-
-def _probes_missing(
-    estimator: ProbedHessian, parts: Parts, balance: Balance, bound: Float[Tensor, "pos"] | None
-) -> ProbesByToken:
-    """Return the next probes of the tokens that should have more."""
-    assert parts.curvature is not None
-    have = parts.curvature.counts.tolist()
-    wanted = probes_wanted(parts, balance, bound, estimator.tolerance, estimator.prune, estimator.probes).tolist()
-    if estimator.support == "row":  # whose probes are of all tokens at once
-        wanted = [max(wanted)] * len(wanted)
-    both = enumerate(zip(have, wanted, strict=True))
-    return {position: range(had, needed) for position, (had, needed) in both if needed > had}
 
 
 def probes_wanted(

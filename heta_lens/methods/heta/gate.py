@@ -6,8 +6,8 @@ position's stream is its residual and half the heads' mean attention; rows are n
 sink swallows is gone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from einops import einsum, repeat
@@ -32,7 +32,10 @@ def gate(
     patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> tuple[Float[Tensor, "pos"], float]:
     """Return M and the normaliser Z; without any flow, Z is 0 and M uniform."""
-    mass = _to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow).sum((0, 1))
+    if flow == "suffix_input":
+        mass = _to_input(patterns, norms)
+    else:
+        mass = (transport(patterns, flow) * torch.stack([*norms])).sum((0, 1))
     total = mass.sum()
     if total == 0:
         return torch.full_like(mass, 1 / len(mass)), 0.0
@@ -43,15 +46,12 @@ def by_head(
     patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> Float[Tensor, "layer head pos"]:
     """Return the contributions of heads to M, which sum to M (to 0 without any flow)."""
-    flowing = _each_to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow)
+    if flow == "suffix_input":
+        flowing = _each_to_input(patterns, norms)
+    else:
+        flowing = transport(patterns, flow) * torch.stack([*norms])
     total = flowing.sum()
     return flowing / total if total else flowing
-
-
-def _flowing(
-    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow
-) -> Float[Tensor, "layer head pos"]:
-    return transport(patterns, flow) * torch.stack(list(norms))
 
 
 def value_norms(
@@ -73,7 +73,21 @@ def norms_by_layer(
 
 def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
     """Return Φ^{(l,h)}(i→T): the share of a head's flow from position i that reaches the last position."""
-    return _FLOWS[flow](patterns)
+    if flow == "direct":  # the attention of the last position, in every head
+        return torch.stack([pattern[:, -1] for pattern in patterns])
+    if flow in ("suffix", "suffix_input"):
+        return torch.stack([step.flow for step in _suffix_steps(patterns)][::-1])
+    rows, heads = None, 0
+    for pattern in reversed(patterns):
+        heads = len(pattern)
+        if flow == "rollout":  # paths through all layers, averaged over heads: the same row for every layer and head
+            rows = _mix(_last_position(pattern) if rows is None else rows, pattern.mean(0))
+        else:  # paths from the input up to layer l that stay in a head (the authors' released code)
+            start = repeat(_last_position(pattern), "pos -> 1 head pos", head=heads)
+            rows = start if rows is None else torch.cat([start, rows])
+            rows = (rows + einsum(rows, pattern, "l head query, head query key -> l head key")) / 2
+    assert rows is not None, "there is at least one layer"
+    return repeat(rows, "pos -> l head pos", l=len(patterns), head=heads) if flow == "rollout" else rows
 
 
 def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
@@ -84,45 +98,6 @@ def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
         attention = pattern.mean(0)
         yield Step(einsum(row, pattern, "query, head query key -> head key"), attention)
         row = _mix(row, attention)
-
-
-def _suffix(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    return torch.stack([step.flow for step in _suffix_steps(patterns)][::-1])
-
-
-def _prefix_head(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """Return paths from the input up to layer l that stay in a head (the authors' released code)."""
-    rows = None
-    for pattern in reversed(patterns):
-        start = repeat(_last_position(pattern), "pos -> 1 head pos", head=len(pattern))
-        rows = start if rows is None else torch.cat([start, rows])
-        rows = (rows + einsum(rows, pattern, "l head query, head query key -> l head key")) / 2
-    assert rows is not None, "there is at least one layer"
-    return rows
-
-
-def _rollout(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """Return paths through all layers, averaged over heads: the same row for every layer and head."""
-    row, heads = None, 0
-    for pattern in reversed(patterns):
-        row, heads = _mix(_last_position(pattern) if row is None else row, pattern.mean(0)), len(pattern)
-    assert row is not None, "there is at least one layer"
-    return repeat(row, "pos -> l head pos", l=len(patterns), head=heads)
-
-
-def _direct(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """Return the attention of the last position, in every head."""
-    return torch.stack([pattern[:, -1] for pattern in patterns])
-
-
-_FLOWS: dict[Flow, Callable[[PatternsByLayer], Tensor]] = {
-    "suffix": _suffix,
-    "suffix_input": _suffix,
-    "prefix_head": _prefix_head,
-    "rollout": _rollout,
-    "direct": _direct,
-}
-assert set(_FLOWS) == set(get_args(Flow))
 
 
 def _to_input(patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "pos"]:

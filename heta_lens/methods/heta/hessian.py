@@ -44,23 +44,23 @@ class HessianOperator(ABC):
 
     def as_linear_operator(self) -> LinearOperator:
         """Return the matrix for SciPy, on flat vectors, as for ``eigsh(operator.as_linear_operator())``."""
-        size, multiply = self.like.numel(), self._multiply_columns
+
+        def multiply(columns: Float[np.ndarray, "size *k"]) -> Float[np.ndarray, "size *k"]:
+            rows = np.ascontiguousarray(columns.reshape(len(columns), -1).T)
+            directions = torch.from_numpy(rows).to(self.like).reshape(-1, *self.like.shape)
+            return self.matmat(directions).flatten(1).T.cpu().numpy().reshape(columns.shape)
+
         make: Any = LinearOperator  # its stubs do not know these arguments
         return make(
-            (size, size),
-            matvec=lambda vector: multiply(vector.reshape(-1, 1))[:, 0],
-            rmatvec=lambda vector: multiply(vector.reshape(-1, 1))[:, 0],
+            (self.like.numel(), self.like.numel()),
+            matvec=multiply,
+            rmatvec=multiply,
             matmat=multiply,
             rmatmat=multiply,
             dtype=self.like[:0].detach().cpu().numpy().dtype,
         )
 
-    def _multiply_columns(self, columns: Float[np.ndarray, "size k"]) -> Float[np.ndarray, "size k"]:
-        directions = torch.from_numpy(np.ascontiguousarray(columns.T)).to(self.like).reshape(-1, *self.like.shape)
-        return self.matmat(directions).flatten(1).T.cpu().numpy()
 
-
-# -------------------------------------------------------------------------------------------------- through one graph
 @dataclass(frozen=True, eq=False)
 class ExactHessian(HessianOperator):
     """The Jacobian of g's gradient, whose graph is kept: an HVP is a backward pass to the ``states``."""
@@ -136,34 +136,24 @@ def uncounted(units: int) -> None:
 
 def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor, *, done: Done = uncounted) -> Tensor:
     """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
-    products = _in_one_pass(outputs, inputs, directions) if len(directions) > 1 else None
+    products = None
+    if not outputs.requires_grad:  # the outputs are constant
+        products = inputs.new_zeros(len(directions), *inputs.shape)
+    elif len(directions) > 1:
+        try:
+            (products,) = torch.autograd.grad(
+                outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+            products = inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
     if products is None:
-        products = torch.stack([_product(outputs, inputs, direction) for direction in directions])
+        one = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
+        products = torch.stack([one(direction)[0] for direction in directions])
     done(len(directions))
     return products
-
-
-def _in_one_pass(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor | None:
-    """Return all products, or None if the backward pass of a layer cannot be batched."""
-    if not outputs.requires_grad:
-        return None
-    try:
-        (products,) = torch.autograd.grad(
-            outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-    except RuntimeError as error:
-        if out_of_memory(error):
-            raise
-        logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
-        return None
-    return inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
-
-
-def _product(outputs: Tensor, inputs: Tensor, direction: Tensor) -> Tensor:
-    """Return a single product; 0 for constant outputs."""
-    if not outputs.requires_grad:
-        return torch.zeros_like(inputs)
-    return torch.autograd.grad(outputs, inputs, direction, retain_graph=True, materialize_grads=True)[0]
 
 
 # ------------------------------------------------------------------------------------------------------ block by block
@@ -204,48 +194,35 @@ class BlockwiseHessian(HessianOperator):
         return gradients[::-1]
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
+        blocks = [*zip(self.reruns[:-1], self.entering, strict=False)]
+
         def multiply(few: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
-            placed = self.like.new_zeros(len(few), *self.like.shape)
-            placed[:, places] = few
-            products = self._multiply(placed)
+            arriving = [self.like.new_zeros(len(few), *self.like.shape)]
+            arriving[0][:, places] = few
+            for rerun, states in blocks:  # J v is the derivative of w → Jᵀ w, which is linear
+                weights = torch.zeros_like(states, requires_grad=True)
+                pulled = _pulled(rerun, states, weights)[2]
+                arriving.append(vector_jacobian_products(pulled, weights, arriving[-1]))
+            products = hessian(self.reruns[-1], self.batches, uncounted).matmat(arriving[-1])
+            for (rerun, states), gradient, along in reversed([*zip(blocks, self.leaving, arriving, strict=False)]):
+                leaf, left, pulled = _pulled(rerun, states, gradient)
+                products = vector_jacobian_products(left, leaf, products)
+                products = products + vector_jacobian_products(pulled, leaf, along)
+            count("forwards", 1)  # for the blocks; the top counts its own, for the second time
+            count("backwards", 1)
             self.done(len(few))
             return products
 
         return self.batches.map(multiply, directions.to(self.like), len(self.like))
 
-    def _multiply(self, directions: Float[Tensor, "k pos d"]) -> Float[Tensor, "k pos d"]:
-        arriving, blocks = [directions], [*zip(self.reruns[:-1], self.entering, strict=False)]
-        for rerun, states in blocks:
-            arriving.append(_up(rerun, states, arriving[-1]))
-        products = hessian(self.reruns[-1], self.batches, uncounted).matmat(arriving[-1])
-        for (rerun, states), leaving, direction in reversed([*zip(blocks, self.leaving, arriving, strict=False)]):
-            products = _down(rerun, states, leaving, direction, products)
-        count("forwards", 1)  # for the blocks; the top counts its own, for the second time
-        count("backwards", 1)
-        return products
 
-
-def _up(rerun: Rerun, states: Float[Tensor, "pos d"], directions: Tensor) -> Float[Tensor, "k pos d"]:
-    """Return ``J v`` for every direction: the derivative of ``w → Jᵀ w``, which is linear."""
+def _pulled(
+    rerun: Rerun, states: Float[Tensor, "pos d"], weights: Float[Tensor, "pos d"]
+) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
+    """Return the states that enter a block as variables, those that leave it, and ``Jᵀ w`` with its graph."""
     leaf = states.clone().requires_grad_()
     left = rerun.through_block(leaf)
-    weights = torch.zeros_like(left, requires_grad=True)
-    (pulled,) = torch.autograd.grad(left, leaf, weights, create_graph=True)
-    return vector_jacobian_products(pulled, weights, directions)
-
-
-def _down(
-    rerun: Rerun,
-    states: Float[Tensor, "pos d"],
-    gradient: Float[Tensor, "pos d"],
-    directions: Float[Tensor, "k pos d"],
-    products: Float[Tensor, "k pos d"],
-) -> Float[Tensor, "k pos d"]:
-    """Return ``Jᵀ h + ∂(Jᵀ λ)/∂x · v`` for every direction v with product h."""
-    leaf = states.clone().requires_grad_()
-    left = rerun.through_block(leaf)
-    (pulled,) = torch.autograd.grad(left, leaf, gradient, create_graph=True)
-    return vector_jacobian_products(left, leaf, products) + vector_jacobian_products(pulled, leaf, directions)
+    return leaf, left, torch.autograd.grad(left, leaf, weights, create_graph=True)[0]
 
 
 # ---------------------------------------------------------------------------------------- are there second derivatives
@@ -286,7 +263,13 @@ def check_twice_differentiable(
     sizes = torch.stack([step, 2 * step])
     steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
     copies = rearrange(states + steps, "side size pos d -> (side size) pos d")
-    gradients = batches.map(partial(_gradients, objective), copies, len(states))
+
+    def gradients_of(few: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy pos d"]:
+        leaf = few.clone().requires_grad_()
+        count("backwards", len(few))
+        return torch.autograd.grad(objective(leaf).sum(), leaf)[0]
+
+    gradients = batches.map(gradients_of, copies, len(states))
     after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
     near, far = (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
     miss, doubt = (near - product).norm(), (near - far).norm()
@@ -318,10 +301,3 @@ def _check_graph(gradient: Tensor) -> None:
             raise NotImplementedError("a layer's backward pass is not differentiable")
         visited.add(node)
         waiting += [following for following, _ in node.next_functions]
-
-
-def _gradients(objective: Callable[[Tensor], Tensor], copies: Float[Tensor, "copy pos d"]) -> Tensor:
-    leaf = copies.clone().requires_grad_()
-    (gradients,) = torch.autograd.grad(objective(leaf).sum(), leaf)
-    count("backwards", len(copies))
-    return gradients

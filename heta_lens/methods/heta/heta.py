@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.numerics import DIVERGENCES, Samples
+from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
 from heta_lens._util.python import quietly
 from heta_lens._util.work import Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
-from heta_lens.methods.heta.curvature import Curvature, ProbedHessian, Task, estimate_until_sure, tail_energy
+from heta_lens.methods.heta.curvature import Task, sampled
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, norms_by_layer
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
@@ -125,7 +125,9 @@ class Heta(HetaOptions, Method):
             cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
             with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
                 for group in groups:
-                    results += self.explain_together(group, work)
+                    for prediction, result in zip(group, self.explain_together(group, work), strict=True):
+                        signed = self.directed
+                        results.append(make_attribution(prediction, "heta", result, settings(self), signed=signed))
         warn_of_doubts(self, results)
         return results
 
@@ -155,10 +157,9 @@ class Heta(HetaOptions, Method):
         return work_ahead(self, [prediction])
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        result = self.explain_together([prediction], progress)[0]
-        return Scores(result.scores, result.diagnostics, result.parts, result.interactions)
+        return self.explain_together([prediction], progress)[0]
 
-    def explain_together(self, predictions: Sequence[Prediction], work: Work) -> list[Attribution]:
+    def explain_together(self, predictions: Sequence[Prediction], work: Work) -> list[Scores]:
         """Explain predictions that share masked forwards.
 
         For every token i of a context whose last position T predicts the target:
@@ -169,9 +170,9 @@ class Heta(HetaOptions, Method):
         4. score        M_i · (β S_i + γ I_i)
         """
         windows, gates, costs = [self.windows(prediction) for prediction in predictions], [], []
-        for prediction, own_windows in zip(predictions, windows, strict=True):
+        for prediction, own in zip(predictions, windows, strict=True):
             with work.step() as step:
-                gates.append(gate_of(self, prediction, own_windows))
+                gates.append(gate_of(self, prediction, own))
             costs.append(Counter(step.cost()))
         with work.step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
@@ -180,24 +181,29 @@ class Heta(HetaOptions, Method):
         sharing = {"forwards_shared": shared.cost()["forwards"], "forwards_shared_by": len(predictions)}
         results = []
         rows = zip(predictions, windows, gates, effects, drops, costs, strict=True)
-        for prediction, own_windows, gate_and_facts, masked, drop, cost in rows:
+        for prediction, own, (mass, gate_facts), masked, drop, cost in rows:
             with work.step() as step:
-                scores = _scored(self, prediction, own_windows, gate_and_facts, masked, drop, step)
+                information = masked and masked.divergence
+                if masked and self.information == "target":  # whose sign only a product keeps
+                    information = masked.drop if self.directed else masked.drop.abs()
+                parts = Parts(mass, None, information, *self.weights, self.combine)
+                found, probing = None, dict[str, Any]()
+                if self.estimator is not None:
+                    at_once, done = product_batches(self, own), partial(step.add, "hvps")
+                    tasks = [Task(window, at_once, done, parts.where_curvature_decides) for window in own]
+                    found, probing = sampled(self.estimator, tasks, parts, self.balance)
+                    parts = replace(parts, curvature=found)
+                score = parts.score(self.balance)
+                facts = gate_facts | score_facts(self, prediction, parts, masked, drop) | probing
+                if self.audit:
+                    full = partial(self.full.explain_together, [prediction], step)
+                    facts |= audited(self, prediction, score, step, full)
+            pairs = None
+            if found is not None and found.pairs is not None:
+                pairs, facts["standard_errors"]["interactions"] = found.pairs
             cost.update(shared.cost())
             cost.update(step.cost())
-            diagnostics = {**scores.diagnostics, "checks": checks, **cost, **sharing}
-            results.append(
-                make_attribution(
-                    prediction,
-                    "heta",
-                    scores.scores,
-                    scores.parts,
-                    settings(self),
-                    diagnostics,
-                    scores.interactions,
-                    signed=self.directed,
-                )
-            )
+            results.append(Scores(score, {**facts, "checks": checks, **cost, **sharing}, parts.means, pairs))
         return results
 
 
@@ -236,10 +242,10 @@ def _masked_effects(
     """Mask every token for every prediction, and average over the windows that score the token."""
     if not method.weights[1]:
         return [None] * len(predictions)
-    longest = predictions[-1]
+    longest, found = predictions[-1], []
     batches = longest.prompt.batches(method.batch, longest_run(method, windows), read=len(predictions))
-    found = [
-        masked_effects(
+    for window in windows:
+        effects = masked_effects(
             predictions if len(predictions) > 1 else [window.prediction],
             method.mask,
             DIVERGENCES[method.kl],
@@ -250,38 +256,9 @@ def _masked_effects(
             positions=[position - window.span.start + window.start for position in window.scored],
             floor=method.combine == "geometric",
         )
-        for window in windows
-    ]
-    spans = [window.scored for window in windows]
-    divergences, drops = (averaged(kind, spans, len(longest)) for kind in zip(*found, strict=True))
-    rows = zip(predictions, divergences, drops, strict=True)
-    return [MaskedEffects(moved[: len(target)], drop[: len(target)]) for target, moved, drop in rows]
-
-
-def _scored(
-    method: Heta,
-    prediction: Prediction,
-    windows: Sequence[Window],
-    gate_and_facts: tuple[Float[Tensor, "pos"], dict[str, Any]],
-    effects: MaskedEffects | None,
-    whole_drop: float,
-    work: Work,
-) -> Scores:
-    """Compute the curvature and the score of one prediction."""
-    gates, gate_facts = gate_and_facts
-    parts = Parts(gates, None, method.information_of(effects), *method.weights, method.combine)
-    curvature, probing = _curvature(method, windows, parts, work)
-    parts = replace(parts, curvature=curvature)
-    score = parts.score(method.balance)
-    diagnostics = {**gate_facts, **score_facts(method, prediction, parts, effects, whole_drop), **probing}
-    if method.audit:
-        diagnostics |= audited(
-            method, prediction, score, work, lambda: method.full.explain_together([prediction], work)[0]
-        )
-    pairs = None if curvature is None else curvature.pairs
-    if pairs is not None:
-        diagnostics["standard_errors"]["interactions"] = pairs.standard_errors
-    return Scores(score, diagnostics, parts.means, None if pairs is None else pairs.sizes)
+        found.append(torch.stack(effects))
+    effects = averaged(found, [window.scored for window in windows], len(longest)).unbind(1)
+    return [MaskedEffects(*own[:, : len(target)]) for target, own in zip(predictions, effects, strict=True)]
 
 
 def gate_of(
@@ -307,29 +284,3 @@ def gate_of(
 def flow_gate(method: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
     norms = norms_by_layer(prediction.values, prediction.output_weights, method.value_norm)
     return gate(prediction.patterns, norms, method.flow)
-
-
-def _curvature(
-    method: Heta, windows: Sequence[Window], parts: Parts, work: Work
-) -> tuple[Curvature | None, dict[str, Any]]:
-    """Estimate S, averaged over the windows that score a token, with what is known of the estimate."""
-    estimator = method.estimator
-    if estimator is None:
-        return None, {}
-    batches, done = product_batches(method, windows), partial(work.add, "hvps")
-    tasks = [Task(window, batches, done, parts.where_curvature_decides) for window in windows]
-    if isinstance(estimator, ProbedHessian) and estimator.stops:
-        found, facts = estimate_until_sure(estimator, tasks, parts, method.balance)
-        return found, {**facts, "cross_talk": found.cross_talk}
-    estimates = []
-    for task in tasks:
-        estimates.append(estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws))))
-    spans = [window.scored for window in windows]
-    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, len(parts.gate)))
-    cross_talk = None
-    if any(estimate.cross_talk is not None for estimate in estimates):
-        taken = [torch.zeros_like(own.mean) if own.cross_talk is None else own.cross_talk for own in estimates]
-        cross_talk = averaged(taken, spans, len(parts.gate))
-    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
-    averages = Curvature(samples.values, samples.counts, pairs=estimates[0].pairs)
-    return averages, {**tail_energy(energies), "cross_talk": cross_talk}

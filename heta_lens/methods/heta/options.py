@@ -1,12 +1,9 @@
 """The options of HETA: the table of variants, the presets, contradictions, and options without an effect."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
-
-from jaxtyping import Float
-from torch import Tensor
 
 from heta_lens._util.numerics import Direction
 from heta_lens._util.options import COUNT, AtLeast, Batch, Options, Seed, check_options, chosen
@@ -26,7 +23,6 @@ from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.score import Balance, Combine
 from heta_lens.methods.heta.windows import Window, WindowMode, spans_over, windows_of
 from heta_lens.model.mask import Masking
-from heta_lens.prediction.masking import MaskedEffects
 from heta_lens.prediction.prediction import Prediction
 
 Variant: TypeAlias = Literal[
@@ -73,11 +69,8 @@ VARIANTS: dict[Variant, Recipe] = {
 }
 
 
-@cache
-def _curvature_options() -> set[str]:
-    """Return the options that estimators read; the seed also belongs to the audit."""
-    return set[str]().union(*(recipe.reads for recipe in VARIANTS.values())) - {"seed"}
-
+CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values())) - {"seed"}
+"""The options that estimators read, without the seed, which also belongs to the audit."""
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
 """The options of the preset ``careful``, which is proposed if the literal formula takes long."""
@@ -87,10 +80,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.
     "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
 }
-
-
-# -------------------------------------------------------------------------------------------------------- heta options
-# The options of HETA: what they may be, which contradict each other, and which have no effect with the others.
 
 
 Own = TypeVar("Own", bound="HetaOptions")
@@ -131,18 +120,18 @@ class HetaOptions(Options):
 
     def __post_init__(self) -> None:
         check_options(self)
-        for contradiction in CONTRADICTIONS:
-            if contradiction.holds(self):
-                raise ValueError(contradiction.message.format(o=self))
+        if contradiction := next(contradictions(self), None):
+            raise ValueError(contradiction)
         if unused := self.unused_message():
             warn(unused)
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         """The variant's recipe, with the option ``gate`` unless the variant fixes the gate."""
-        return self._gated(VARIANTS[self.variant])
+        return self._gated(self.variant)
 
-    def _gated(self, recipe: Recipe) -> Recipe:
+    def _gated(self, variant: Variant) -> Recipe:
+        recipe = VARIANTS[variant]
         return recipe._replace(gate=self.gate) if recipe.gate == "flow" else recipe
 
     @property
@@ -154,7 +143,9 @@ class HetaOptions(Options):
     def estimator(self) -> Estimator | None:
         """The estimator of the curvature; None without a weight on the curvature."""
         kind = self.recipe.estimator
-        return kind.from_options(self) if kind is not None and self.weights[0] else None
+        if kind is None or not self.weights[0]:
+            return None
+        return kind(**{name: getattr(self, name) for name in kind.reads()})
 
     @property
     def probed(self) -> bool:
@@ -176,17 +167,6 @@ class HetaOptions(Options):
         """Whether scores have the sign of the token's effect on the target."""
         return self.combine == "geometric" and self.information == "target"
 
-    def information_of(self, measured: MaskedEffects | None) -> Float[Tensor, "pos"] | None:
-        """Return I from the effects of masking: the divergence, or the drop of g, with its sign only in a product."""
-        if measured is None or self.information == "divergence":
-            return measured and measured.divergence
-        return measured.drop if self.directed else measured.drop.abs()
-
-    @property
-    def stops(self) -> bool:
-        """Whether tokens may stop early, with fewer probes."""
-        return self.estimator is not None and self.estimator.stops
-
     @cached_property
     def chosen(self) -> dict[str, Any]:
         return chosen(self)
@@ -199,11 +179,11 @@ class HetaOptions(Options):
     def unused_with(self, recipe: Recipe, weights: tuple[float | int, float | int]) -> dict[str, str]:
         """Return the options without an effect on a recipe, given β and γ, with the reason for each."""
         beta, gamma = weights
-        zero = [f"{name}=0" for name in ("beta", "gamma") if getattr(self, name) == 0]
-        because = " and ".join([f"variant={self.variant!r}", *zero])
+        zero = "".join(f" and {name}=0" for name in ("beta", "gamma") if getattr(self, name) == 0)
+        because = f"variant={self.variant!r}{zero}"
         why = "which has no curvature" if self.recipe.estimator is None else self.recipe.estimator.why_unused
-        no_curvature = " and ".join([f"variant={self.variant!r}" + f" ({why})" * bool(why), *zero])
-        unread = _curvature_options() - (recipe.reads if beta else set())
+        no_curvature = f"variant={self.variant!r} ({why}){zero}" if why else because
+        unread = CURVATURE_OPTIONS - (recipe.reads if beta else set())
         unused = dict.fromkeys(unread, no_curvature) | {"seed": no_curvature}
         if not recipe.windowed:
             unused |= dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), because)
@@ -221,19 +201,10 @@ class HetaOptions(Options):
         return unused
 
     @property
-    def without_probes(self) -> str:
-        """The options that leave out the HVPs, for a message."""
-        return self.unused_with(self.recipe, self.weights)["probes"]
-
-    @property
     def without_effect(self) -> Mapping[str, str]:
-        return self._without_effect
-
-    @cached_property
-    def _without_effect(self) -> Mapping[str, str]:
-        exact = f"norm={self.norm!r} (which is exact)"
         unused = self.unused_with(self.recipe, self.weights)
         if self.probed and not self.random:
+            exact = f"norm={self.norm!r} (which is exact)"
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
@@ -243,14 +214,32 @@ class HetaOptions(Options):
         if self.audit or self.random:
             unused.pop("seed", None)
         if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
-            unused = {name: reason for name, reason in unused.items() if name in self.unused_by_full}
+            unused = {name: reason for name, reason in unused.items() if name in self._unused_by_full}
         return unused
 
     @property
-    def unused_by_full(self) -> set[str]:
+    def _unused_by_full(self) -> set[str]:
         """Options without an effect on the full method that an approximation is compared with."""
-        unused = self.unused_with(self._gated(VARIANTS["full"]), self.weights).keys() - {"seed"}
+        unused = self.unused_with(self._gated("full"), self.weights).keys() - {"seed"}
         return unused | {"tolerance", "prune"}
+
+    @property
+    def full(self: Own) -> Own:
+        """The full method that the options approximate."""
+        dropped = self._unused_by_full
+        if self.norm != "hutchinson":
+            dropped |= {"probes", "seed"}  # which only a low rank has a use for then
+        kept = {name: value for name, value in self.chosen.items() if name not in dropped}
+        return type(self)(**kept | {"variant": "full", "interactions": False, "audit": False})
+
+    def weighted(self: Own, beta: float, gamma: float) -> Own:
+        """Return the options with another β and γ, without options that have no effect then."""
+        given: dict[str, Any] = {name: self.chosen[name] for name in self.effective} | {"beta": beta, "gamma": gamma}
+        if not beta:
+            given |= {"variant": "win" if self.recipe.windowed else "full", "gate": self.recipe.gate}
+            given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
+        unused = self.unused_with(self._gated(given.get("variant", "full")), (beta, gamma)).keys() - {"seed"}
+        return type(self)(**{name: value for name, value in given.items() if name not in unused})
 
     def spans(self, prediction: Prediction) -> list[range]:
         """Return the windows' positions in a context; without windows, one span of all positions."""
@@ -262,131 +251,66 @@ class HetaOptions(Options):
         layer = None if self.estimator is None else self.estimator.layer(prediction)
         return windows_of(prediction, self.spans(prediction), self.window_mode, layer)
 
-    @property
-    def full(self: Own) -> Own:
-        """The full method that the options approximate."""
-        kept = {name: value for name, value in self.chosen.items() if name not in self.unused_by_full}
-        if self.norm != "hutchinson":
-            kept.pop("probes", None)  # which only a low rank has a use for then
-            kept.pop("seed", None)
-        return type(self)(**kept | {"variant": "full", "interactions": False, "audit": False})
 
-    def weighted(self: Own, beta: float, gamma: float) -> Own:
-        """Return the options with another β and γ, without options that have no effect then."""
-        kept = {name: value for name, value in self.chosen.items() if name not in self.without_effect}
-        given: dict[str, Any] = kept | {"beta": beta, "gamma": gamma}
-        if not beta:
-            given |= {"variant": "win" if self.recipe.windowed else "full", "gate": self.recipe.gate}
-            given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
-        unused = self.unused_with(self._gated(VARIANTS[given.get("variant", "full")]), (beta, gamma)).keys() - {"seed"}
-        return type(self)(**{name: value for name, value in given.items() if name not in unused})
+def contradictions(o: HetaOptions) -> Iterator[str]:
+    """Yield a message for every contradiction between options.
 
-
-class Contradiction(NamedTuple):
-    """A contradiction between options ``o``, and the message for the error."""
-
-    applies: Callable[[HetaOptions], bool]
-    message: str
-    option: str | None = None  # whose effect is contradicted: without an effect there is nothing to refuse
-
-    def holds(self, options: HetaOptions) -> bool:
-        return (self.option is None or self.option in options.effective) and self.applies(options)
-
-
-def _early_stopping(name: str) -> list[Contradiction]:
-    """Return the contradictions of an option that lets tokens stop early."""
-    given = f"{name}={{o.{name}!r}}"
-    return [
-        Contradiction(
-            lambda o: o.interactions,
-            f"{given} does not go with interactions=True, which needs every token's probes",
-            name,
-        ),
-        Contradiction(
-            lambda o: o.recipe.windowed and o.window_mode == "chunk",
-            f"{given} does not go with window_mode='chunk', where windows score a token several times",
-            name,
-        ),
-        Contradiction(
-            lambda o: o.probes < LEAST,
-            f"{given} needs at least probes={LEAST}, to estimate a standard error; got {{o.probes!r}}",
-            name,
-        ),
-    ]
-
-
-CONTRADICTIONS = [
-    Contradiction(lambda o: o.tolerance == 0, "tolerance=0 is never reached; tolerance=None takes all the probes"),
-    Contradiction(
-        lambda o: o.interactions and not o.probed,
-        "interactions=True does not go with {o.without_probes}: pairs are sizes of blocks of H",
-    ),
-    Contradiction(
-        lambda o: o.layers is None and "layers" in o.recipe.reads,
-        "variant={o.variant!r} needs layers=, how many of the last layers to differentiate",
-    ),
-    Contradiction(
-        lambda o: o.recipe.weights is not None and bool({"beta", "gamma"} & o.given.keys()),
-        "variant={o.variant!r} fixes beta and gamma: leave them out, or use variant='full'",
-    ),
-    Contradiction(
-        lambda o: o.beta == o.gamma == 0,
-        "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'",
-    ),
-    Contradiction(
-        lambda o: o.combine == "geometric" and not all(o.weights),
-        "combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by {o.weights}: "
-        "use variant='full' or 'gs', with beta and gamma above 0",
-    ),
-    Contradiction(
-        lambda o: VARIANTS[o.variant].gate not in ("flow", o.gate) and "gate" in o.given,
-        "variant={o.variant!r} fixes the gate, and gate={o.gate!r} is another: leave one of them out",
-    ),
-    Contradiction(
-        lambda o: o.variant == "transition_only" and o.gate != "flow",
-        "variant='transition_only' is the gate alone, which gate={o.gate!r} makes the same for every token",
-    ),
-    Contradiction(
-        lambda o: o.beta == 0 and o.recipe.estimator is not None and o.recipe.estimator.approximate,
-        "variant={o.variant!r} is about the curvature, which beta=0 leaves out",
-    ),
-    Contradiction(
-        lambda o: o.interactions and o.recipe.windowed,
-        "interactions=True does not go with variant={o.variant!r}: tokens far apart share no window",
-    ),
-    Contradiction(
-        lambda o: o.interactions and (o.support, o.norm) == ("row", "hutchinson"),
-        "interactions=True does not go with support='row', whose probes do not separate tokens",
-    ),
-    Contradiction(
-        lambda o: o.variant == "gn",
-        "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once",
-        "checkpoint",
-    ),
-    Contradiction(
-        lambda o: o.recipe.windowed and o.window_mode == "frozen",
-        "checkpoint=True does not go with window_mode='frozen', whose windows are run in two parts; "
-        "smaller windows need less memory",
-        "checkpoint",
-    ),
-    *_early_stopping("prune"),
-    Contradiction(
-        lambda o: o.combine == "geometric",
-        "prune={o.prune!r} does not go with combine='geometric', where what a token's S adds depends on its I; "
-        "it needs combine='sum', or tolerance=",
-        "prune",
-    ),
-    Contradiction(
-        lambda o: o.support == "row",
-        "prune={o.prune!r} does not go with support='row', which costs the same for all tokens; "
-        "it needs support='block'",
-        "prune",
-    ),
-    Contradiction(
-        lambda o: o.balance != "none",
-        "prune={o.prune!r} does not go with balance={o.balance!r}, which needs every token's S; "
-        "it needs balance='none'",
-        "prune",
-    ),
-    *_early_stopping("tolerance"),
-]
+    An option without an effect contradicts nothing; effects are known once all options before ``checkpoint`` fit.
+    """
+    estimator, fixed = o.recipe.estimator, VARIANTS[o.variant]
+    if o.tolerance == 0:
+        yield "tolerance=0 is never reached; tolerance=None takes all the probes"
+    if o.interactions and not o.probed:
+        yield (
+            f"interactions=True does not go with {o.unused_with(o.recipe, o.weights)['probes']}: pairs are sizes of "
+            "blocks of H"
+        )
+    if o.layers is None and "layers" in o.recipe.reads:
+        yield f"variant={o.variant!r} needs layers=, how many of the last layers to differentiate"
+    if fixed.weights is not None and {"beta", "gamma"} & o.chosen.keys():
+        yield f"variant={o.variant!r} fixes beta and gamma: leave them out, or use variant='full'"
+    if o.beta == o.gamma == 0:
+        yield "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'"
+    if o.combine == "geometric" and not all(o.weights):
+        yield (
+            f"combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by "
+            f"{o.weights}: use variant='full' or 'gs', with beta and gamma above 0"
+        )
+    if fixed.gate not in ("flow", o.gate) and "gate" in o.chosen:
+        yield f"variant={o.variant!r} fixes the gate, and gate={o.gate!r} is another: leave one of them out"
+    if o.variant == "transition_only" and o.gate != "flow":
+        yield f"variant='transition_only' is the gate alone, which gate={o.gate!r} makes the same for every token"
+    if o.beta == 0 and estimator is not None and estimator.approximate:
+        yield f"variant={o.variant!r} is about the curvature, which beta=0 leaves out"
+    if o.interactions and o.recipe.windowed:
+        yield f"interactions=True does not go with variant={o.variant!r}: tokens far apart share no window"
+    if o.interactions and (o.support, o.norm) == ("row", "hutchinson"):
+        yield "interactions=True does not go with support='row', whose probes do not separate tokens"
+    if "checkpoint" in o.effective and o.variant == "gn":
+        yield "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once"
+    if "checkpoint" in o.effective and o.recipe.windowed and o.window_mode == "frozen":
+        yield (
+            "checkpoint=True does not go with window_mode='frozen', whose windows are run in two parts; smaller "
+            "windows need less memory"
+        )
+    for name in ("prune", "tolerance"):  # with which tokens may stop early
+        if name not in o.effective:
+            continue
+        given = f"{name}={getattr(o, name)!r}"
+        if o.interactions:
+            yield f"{given} does not go with interactions=True, which needs every token's probes"
+        if o.recipe.windowed and o.window_mode == "chunk":
+            yield f"{given} does not go with window_mode='chunk', where windows score a token several times"
+        if o.probes < LEAST:
+            yield f"{given} needs at least probes={LEAST}, to estimate a standard error; got {o.probes!r}"
+    if "prune" in o.effective:
+        given = f"prune={o.prune!r} does not go with"
+        if o.combine == "geometric":
+            yield (
+                f"{given} combine='geometric', where what a token's S adds depends on its I; it needs combine='sum', "
+                "or tolerance="
+            )
+        if o.support == "row":
+            yield f"{given} support='row', which costs the same for all tokens; it needs support='block'"
+        if o.balance != "none":
+            yield f"{given} balance={o.balance!r}, which needs every token's S; it needs balance='none'"

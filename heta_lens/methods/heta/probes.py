@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Int8
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from heta_lens.methods.heta.hessian import HessianOperator
@@ -25,9 +25,9 @@ def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "
     return torch.from_numpy(2.0 * bits - 1.0)
 
 
-def signs_of(seed: int, probes: ProbesByToken, d: int) -> list[Float[Tensor, "probe d"]]:
-    """Draw the signs of every token's probes."""
-    return [rademacher(seed, position, own.stop, d)[own.start :] for position, own in probes.items()]
+def signs_of(seed: int, position: int, own: range, d: int) -> Float[Tensor, "probe d"]:
+    """Draw the signs of some of a token's probes."""
+    return rademacher(seed, position, own.stop, d)[own.start :]
 
 
 def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor, "count n d"]:
@@ -39,10 +39,7 @@ def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor,
 # Which tokens share HVPs: the groups of one probe.
 #
 # Tokens that disturb others most, by the rows of H, have groups of their own. The others are dealt anew for every
-# probe,
-# at random and evenly, and so that each of a few probes in a row sets other tokens apart.
-
-
+# probe, at random and evenly, and so that each of a few probes in a row sets other tokens apart.
 NONE = -1
 DEALS = 1  # so that their random numbers are not those of signs and directions
 
@@ -56,10 +53,6 @@ class Groups:
     count: int
 
     @property
-    def present(self) -> Bool[Tensor, "token"]:
-        return self.of != NONE
-
-    @property
     def shares(self) -> Bool[Tensor, "token"]:
         """Tokens in groups that may have several members."""
         return self.of >= self.alone
@@ -67,8 +60,8 @@ class Groups:
     @property
     def sizes(self) -> Int[Tensor, "token"]:
         """The number of tokens in a token's group; 0 without a group."""
-        counts = torch.bincount(self.of[self.present], minlength=self.count)
-        return torch.where(self.present, counts[self.of], 0)
+        counts = torch.bincount(self.of[self.of != NONE], minlength=self.count)
+        return torch.where(self.of != NONE, counts[self.of], 0)
 
     @property
     def elsewhere(self) -> Int[Tensor, "token"]:
@@ -81,6 +74,14 @@ class Groups:
         Every token of a shared group is equally likely to be in the token's group.
         """
         return torch.where(self.shares, (self.sizes - 1).double() / self.elsewhere.clamp(min=1), 0.0)
+
+    def own_and_elsewhere(
+        self, energies: Float[Tensor, "group token"]
+    ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
+        """Return the energy at every token: in its group's product, and in the products of the other shared groups."""
+        own = energies.gather(0, self.of.clamp(min=0)[None].to(energies.device))[0]
+        shared = energies[self.alone : self.count].sum(0)
+        return own, shared - torch.where(self.shares.to(own.device), own, 0)
 
 
 def drawn_groups(
@@ -129,12 +130,11 @@ def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
     With blocks ``‖H_ij‖² ∝ e_i e_j``, the cross-talk of the rest is the sum over pairs, divided by the number of groups
     that are left.
     """
-    ordered = energies.double().sort(descending=True).values
-    rest = torch.cat([ordered, ordered.new_zeros(1)]).flip(0).cumsum(0).flip(0)  # of the tokens from a rank on
-    squares = torch.cat([ordered.square(), ordered.new_zeros(1)]).flip(0).cumsum(0).flip(0)
-    candidates = range(most_alone(groups) + 1)
-    expected = [float(rest[alone] ** 2 - squares[alone]) / (groups - alone) for alone in candidates]
-    return min(candidates, key=expected.__getitem__)
+    ordered = energies.double().sort().values
+    both = torch.stack([ordered, ordered.square()]).cumsum(1)
+    sums, squares = torch.nn.functional.pad(both, (1, 0)).flip(1)[:, : most_alone(groups) + 1]  # of all but the largest
+    expected = (sums.square() - squares) / (groups - torch.arange(len(sums)))
+    return int(expected.argmin())
 
 
 # ------------------------------------------------------------------------------------------------------ grouped probes
@@ -161,9 +161,6 @@ class Readings(NamedTuple):
     def of_own(cls, size: Float[Tensor, "probe"]) -> "Readings":
         """Make readings of products with a single token's probes."""
         return cls(size, size.square(), torch.zeros_like(size))
-
-    def followed_by(self, more: "Readings") -> "Readings":
-        return Readings(*(torch.cat(pair) for pair in zip(self, more, strict=True)))
 
     @property
     def capped(self) -> bool:
@@ -201,57 +198,13 @@ class GroupedProducts:
 
     def readings(self) -> list[Readings]:
         """Return the readings of every token, with an entry for every probe in which it has a group."""
-        own, elsewhere = map(torch.stack, zip(*map(own_and_elsewhere, self.groups, self.energies), strict=True))
-        share = torch.stack([groups.expected_share() for groups in self.groups]).to(own)
-        present = torch.stack([groups.present for groups in self.groups]).to(own.device)
-        columns = zip(self.sizes.T, own.T, (share * elsewhere).T, present.T, strict=True)
-        return [Readings(size[here], energy[here], cross[here]) for size, energy, cross, here in columns]
-
-
-def own_and_elsewhere(
-    groups: Groups, energies: Float[Tensor, "group token"]
-) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
-    """Return the energy at every token: in the product of its group, and in the products of the other shared groups."""
-    own = energies.gather(0, groups.of.clamp(min=0)[None].to(energies.device))[0]
-    shared = energies[groups.alone : groups.count].sum(0)
-    return own, shared - torch.where(groups.shares.to(own.device), own, 0)
-
-
-class Product(NamedTuple):
-    """A group in a probe, and the place of its token, if the group is a single token."""
-
-    probe: int
-    group: int
-    alone: int | None
-
-    def is_late(self, start: int) -> bool:
-        return self.alone is not None and self.alone >= start
-
-
-@dataclass(frozen=True, eq=False)
-class ProbeBatch:
-    """The groups of every probe, and the signs of every token (0 where a token has no group).
-
-    ``places`` are the tokens' positions, counted from the first token.
-    """
-
-    places: Int[Tensor, "token"]
-    signs: Int8[Tensor, "probe token d"]
-    groups: Sequence[Groups]
-
-    @property
-    def of(self) -> Int[Tensor, "probe token"]:
-        """The group numbers of tokens, by probe."""
-        return torch.stack([groups.of for groups in self.groups])
-
-    @property
-    def products(self) -> list[Product]:
-        """The products to take: a product per group and probe."""
-        return [
-            Product(probe, group, int(self.places[own.of == group]) if group < own.alone else None)
-            for probe, own in enumerate(self.groups)
-            for group in range(own.count)
-        ]
+        rows, present = [], []
+        for groups, size, energies in zip(self.groups, self.sizes, self.energies, strict=True):
+            own, elsewhere = groups.own_and_elsewhere(energies)
+            rows.append(torch.stack([size, own, groups.expected_share().to(own) * elsewhere]))
+            present.append((groups.of != NONE).to(own.device))
+        columns = zip(torch.stack(rows, -1).unbind(1), torch.stack(present, -1), strict=True)
+        return [Readings(*kinds[:, here]) for kinds, here in columns]
 
 
 def grouped_products(
@@ -263,43 +216,57 @@ def grouped_products(
     One more product, with a random direction at all tokens, tells which tokens get a group of their own. ``late``
     allows those of these tokens that are late a graph that begins later; they are then read from there on.
     """
-    operator = hessian_from(0)
-    batch = _probe_batch(operator, seed, probes, groups)
-    like, (count, tokens) = operator.like, batch.of.shape
-    most = max(own.count for own in batch.groups)
-    found = GroupedProducts(batch.groups, like.new_zeros(count, tokens), like.new_zeros(count, most, tokens))
-    products = batch.products
-    alone = [each.alone for each in products if each.alone is not None]
-    start = late_start(alone, len(like)) if late else len(like)
-    _multiply(operator, batch, [each for each in products if not each.is_late(start)], 0, at_once, found)
-    if later := [each for each in products if each.is_late(start)]:
+    operator, first = hessian_from(0), min(probes)
+    like, width = operator.like, operator.like.shape[1]
+    places = torch.tensor([*probes]) - first
+
+    # ‖H_i‖_F², a token's influence on all tokens, is what the random direction estimates.
+    placed = like.new_zeros(1, int(places[-1]) + 1, width)
+    placed[:, places] = gaussian(seed, first, 1, len(places), width).to(placed)
+    energies = operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
+
+    numbers = torch.tensor(sorted(set[int]().union(*probes.values())))
+    present = torch.zeros(len(numbers), len(probes), dtype=torch.bool)
+    signs = torch.zeros(len(numbers), len(probes), width, dtype=torch.int8)  # 0 where a token has no group
+    for column, (position, own) in enumerate(probes.items()):
+        present[:, column] = (own.start <= numbers) & (numbers < own.stop)
+        signs[present[:, column], column] = signs_of(seed, position, own, width).to(torch.int8)
+    drawn = []
+    for number, here in zip(numbers.tolist(), present, strict=True):
+        drawn.append(drawn_groups(energies, here, groups, [seed, first], number))
+
+    # A product for every probe and group: its members, and the place of the token that is alone.
+    counts, alone = torch.tensor([(own.count, own.alone) for own in drawn]).T
+    probe = torch.repeat_interleave(torch.arange(len(drawn)), counts)
+    group = torch.arange(len(probe)) - (counts.cumsum(0) - counts)[probe]
+    members = torch.stack([own.of for own in drawn])[probe] == group[:, None]
+    place = places[members.int().argmax(1)]
+    place[group >= alone[probe]] = NONE
+    begin = late_start(place[place != NONE].tolist(), len(like)) if late else len(like)
+
+    found = GroupedProducts(
+        drawn, like.new_zeros(present.shape), like.new_zeros(len(drawn), int(counts.max()), len(places))
+    )
+
+    def multiply(operator: HessianOperator, start: int, products: Int[Tensor, "product"]) -> None:
+        """Take products with an operator that begins at ``start``, and enter the results into ``found``."""
+        tokens = (places >= start).nonzero()[:, 0]
+        at = places[tokens] - start
+        for begun in range(0, len(products), at_once):
+            few = products[begun : begun + at_once]
+            own, number = members[few][:, tokens], probe[few]
+            placed = like.new_zeros(len(few), int(at[-1]) + 1, width)
+            placed[:, at] = (signs[number][:, tokens] * own[..., None]).to(placed)
+            read = operator.matmat(placed, slice(0, placed.shape[1]))[:, at]
+            found.energies[number[:, None], group[few][:, None], tokens] = read.square().sum(-1)
+            rows, columns = own.nonzero(as_tuple=True)
+            found.sizes[number[rows], tokens[columns]] = read.abs().sum(-1)[rows, columns]
+
+    multiply(operator, 0, (place < begin).nonzero()[:, 0])
+    if (place >= begin).any():
         del operator  # and its graph, before the next is built
-        _multiply(hessian_from(start), batch, later, start, at_once, found)
+        multiply(hessian_from(begin), begin, (place >= begin).nonzero()[:, 0])
     return found
-
-
-def _probe_batch(operator: HessianOperator, seed: int, probes: ProbesByToken, groups: int) -> ProbeBatch:
-    """Draw the signs and the groups of every probe."""
-    first, width = min(probes), operator.like.shape[1]
-    places = torch.tensor([token - first for token in probes])
-    numbers = sorted(set[int]().union(*probes.values()))
-    present = torch.tensor([[number in own for own in probes.values()] for number in numbers])
-    signs = torch.zeros(len(numbers), len(probes), width, dtype=torch.int8)
-    for column, own in enumerate(signs_of(seed, probes, width)):
-        signs[present[:, column], column] = own.to(torch.int8)
-    energies = _row_energies(operator, places, gaussian(seed, first, 1, len(places), width))
-    both = zip(numbers, present, strict=True)
-    drawn = [drawn_groups(energies, here, groups, [seed, first], number) for number, here in both]
-    return ProbeBatch(places, signs, drawn)
-
-
-def _row_energies(
-    operator: HessianOperator, places: Int[Tensor, "token"], direction: Float[Tensor, "1 token d"]
-) -> Float[Tensor, "token"]:
-    """Estimate ``Σ_j ‖H_ij‖_F²`` for every token i by a single product: the token's influence on all tokens."""
-    placed = operator.like.new_zeros(1, int(places[-1]) + 1, operator.like.shape[1])
-    placed[:, places] = direction.to(placed)
-    return operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
 
 
 def late_start(alone: Sequence[int], length: int) -> int:
@@ -316,35 +283,11 @@ def late_start(alone: Sequence[int], length: int) -> int:
     return best if alone and saved(best) > 0 else length
 
 
-def _multiply(
-    operator: HessianOperator,
-    batch: ProbeBatch,
-    products: Sequence[Product],
-    start: int,
-    at_once: int,
-    found: GroupedProducts,
-) -> None:
-    """Take products with an operator that begins at ``start``, and enter the results into ``found``."""
-    (tokens,) = (batch.places >= start).nonzero(as_tuple=True)
-    places, of, signs = batch.places[tokens] - start, batch.of[:, tokens], batch.signs[:, tokens]
-    for few in (products[at : at + at_once] for at in range(0, len(products), at_once)):
-        probes, numbers = torch.tensor([(each.probe, each.group) for each in few]).T
-        members = of[probes] == numbers[:, None]
-        placed = operator.like.new_zeros(len(few), int(places[-1]) + 1, operator.like.shape[1])
-        placed[:, places] = (signs[probes] * members[..., None]).to(placed)
-        read = operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
-        found.energies[probes[:, None], numbers[:, None], tokens] = read.square().sum(-1)
-        rows, columns = members.nonzero(as_tuple=True)
-        found.sizes[probes[rows], tokens[columns]] = read.abs().sum(-1)[rows, columns]
-
-
 # --------------------------------------------------------------------------------------------------------------- pairs
 # How strongly two tokens act together: the size ``‖H_ij‖`` of every pair's block, from HVPs.
 #
 # Probes give the Frobenius norm, on which, unlike Eq. 2's, a block and its transpose agree: ``E‖H_ji r‖₂² =
 # ‖H_ij‖_F²``.
-
-
 LEAST_SHARED = 3  # groups: one's own, one that is read, and another that tells what the others in that one add
 
 Sizes: TypeAlias = tuple[Float[Tensor, "_"], Float[Tensor, "_"] | None]
@@ -358,17 +301,6 @@ class Pairs(NamedTuple):
     standard_errors: Float[Tensor, "pos pos"] | None
 
 
-# ---------------------------------------------------------------------------------------- where tokens are probed alone
-def entrywise_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
-    """Return ``Σ|H_ij|``, from products with all unit vectors."""
-    return products.abs().sum((0, 2)), None
-
-
-def frobenius_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
-    """Return ``‖H_ij‖_F``, from products with all unit vectors."""
-    return products.square().sum((0, 2)).sqrt(), None
-
-
 def probed_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
     """Return ``‖H_ij‖_F``, from products with random signs."""
     squares = products.square().sum(-1)
@@ -377,19 +309,12 @@ def probed_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
     return _roots(squares.mean(0), squares.std(0) / len(squares) ** 0.5)
 
 
-def mirrored(rows: Sequence[Sizes]) -> Pairs:
-    """Make symmetric matrices from rows that begin at the diagonal."""
-    sizes, errors = zip(*rows, strict=True)
-    chance = [error for error in errors if error is not None]
-    return Pairs(_symmetric(sizes), _symmetric(chance) if chance else None)
-
-
-def _symmetric(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
+def mirrored(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
+    """Make a symmetric matrix from rows that begin at the diagonal."""
     upper = torch.stack([torch.nn.functional.pad(row, (len(rows) - len(row), 0)) for row in rows])
     return upper + upper.triu(1).T
 
 
-# ------------------------------------------------------------------------------------------ where tokens share HVPs
 def check_separable(tokens: int, groups: int, probes: int) -> None:
     """Refuse too few groups to separate pairs, or too few probes to separate every pair twice."""
     shared = groups - most_alone(groups)  # at least
@@ -431,7 +356,7 @@ def _shown(groups: Groups, energies: Float[Tensor, "group pos"]) -> Float[Tensor
     deals proportional to their number. A token that is alone in its group gives its share directly: if only one token
     of a pair is alone, its reading is taken, and otherwise the mean of both readings.
     """
-    own, elsewhere = own_and_elsewhere(groups, energies)
+    own, elsewhere = groups.own_and_elsewhere(energies)
     others = (groups.sizes - 1).to(energies)[:, None] / (groups.elsewhere - 1).clamp(min=1)
     shown = (energies[groups.of] - others * elsewhere) / (1 - others)  # at the column, of the row's group
     better = (groups.shares[:, None] <= groups.shares).to(shown)  # the row is alone, or neither is, or both are

@@ -9,22 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import Samples, powered_ends, student_t
-from heta_lens._util.text import short_repr
 from heta_lens.diagnostics import rank_correlation, sink_mass, standard_error, term_shares
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 Combine: TypeAlias = Literal["sum", "geometric"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parts:
     """M, S (as samples) and I, with the weights of S and I; a part whose weight is 0 is None.
 
     ``combine`` adds the weighted parts, or multiplies powers of them; I may be signed in a product.
     """
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     gate: Float[Tensor, "pos"]
     curvature: Samples | None

@@ -77,13 +77,10 @@ def windows_of(
     A frozen window scores the tokens that lie most central in it; a window that runs alone scores all its tokens.
     """
     if len(spans) == 1 or mode == "restrict":
-        whole = range(len(prediction))
-        return [Window(prediction, whole, whole, alone=False, layer=layer)]
+        spans, mode = [range(len(prediction))], "restrict"
     scored = most_central(spans) if mode == "frozen" else spans
-    return [
-        Window(prediction, span, own, alone=mode == "chunk", layer=layer)
-        for span, own in zip(spans, scored, strict=True)
-    ]
+    alone = mode == "chunk"
+    return [Window(prediction, *both, alone=alone, layer=layer) for both in zip(spans, scored, strict=True)]
 
 
 def spans_over(length: int, size: SupportsIndex, overlap: float | int) -> list[range]:
