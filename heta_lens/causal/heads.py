@@ -92,13 +92,9 @@ class GateHeads:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row per layer, head and token."""
-        rows = [
-            (layer, head, position, self.tokens[position], share)
-            for layer, heads in enumerate(self.shares.tolist())
-            for head, shares in enumerate(heads)
-            for position, share in enumerate(shares)
-        ]
-        return pd.DataFrame(rows, columns=["layer", "head", "position", "token", "share"])
+        every = pd.MultiIndex.from_product([*map(range, self.shares.shape)], names=["layer", "head", "position"])
+        tokens = [self.tokens[position] for *_, position in every]
+        return pd.DataFrame({"token": tokens, "share": self.shares.flatten().tolist()}, every).reset_index()
 
     def plot(self, source: int | None = None) -> View:
         """Draw a heat map of layers and heads, layer 0 on top as in TransformerLens."""

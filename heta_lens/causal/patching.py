@@ -4,7 +4,7 @@ The grids are the grids of `transformer_lens.patching`, cell for cell. But many 
 activations come from a live run, so a cache needs only the activations that `names_filter` keeps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,16 +39,7 @@ from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
-
-ELSEWHERE = {
-    "resid_post": "a layer's is the resid_pre of the next",
-    "z": "called head_out here",
-    "q": "called head_q here",
-    "k": "called head_k here",
-    "v": "called head_v here",
-    "head_pattern": "some bridges show it after it was used: patch head_q and head_k",
-}
-"""Advice for names of TransformerLens that are not patched under these names."""
+NOTHING_LOST = "nothing was lost: the target is as likely in the clean run as in the corrupted one"
 
 
 class Patch(NamedTuple):
@@ -98,7 +89,8 @@ class Grid:
 
     def check_something_lost(self) -> None:
         """Refuse a grid without a loss to restore."""
-        _check_lost(self.clean, self.corrupted)
+        if self.clean == self.corrupted:
+            raise ValueError(NOTHING_LOST)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row per patch."""
@@ -135,11 +127,6 @@ class Grid:
         ]
 
 
-def _check_lost(clean: float, corrupted: float) -> None:
-    if clean == corrupted:
-        raise ValueError("nothing was lost: the target is as likely in the clean run as in the corrupted one")
-
-
 # -------------------------------------------------------------------------------------------------------- prompt pairs
 def shared_adapter(cache: Any, other_cache: Any) -> ModelAdapter:
     """Return the adapter of the model behind two caches; refuse caches of different models."""
@@ -156,15 +143,6 @@ def named_as(name: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(str(error).replace("tokens=", f"{name}=")) from None
-
-
-def check_attribution(attribution: Any) -> None:
-    """Refuse values except the attribution of a single token."""
-    if not isinstance(attribution, Attribution):
-        raise TypeError(
-            f"expected an Attribution of one token, got {type(attribution).__name__}: "
-            "pass what attribute returns, one at a time"
-        )
 
 
 def check_explains(attribution: Attribution, prediction: Prediction, *others: Prediction) -> None:
@@ -234,7 +212,9 @@ class PatchedRuns:
         name, corrupted = self.names[layer], self.corrupted
 
         def run(cells: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
-            start = self._start(cells)  # before the hook is on, because the kept keys and values must be corrupted ones
+            first = int(rearrange(cells, "copy pos ... -> pos (copy ...)").any(1).nonzero()[0])
+            # before the hook is on, because the kept keys and values must be corrupted ones
+            start = first if first and corrupted.prompt.kept is not None else 0
             put = partial(_put, cells[:, start:], self.activations[name][start:])
             states = repeat(corrupted.embeddings[start:], "pos d -> copy pos d", copy=len(cells))
             with corrupted.adapter.hooked([(name, put)]):
@@ -244,11 +224,6 @@ class PatchedRuns:
         values = batches.map(run, members.to(corrupted.embeddings.device), len(corrupted)).cpu()
         check_finite(values, lambda _, value: f"the target's likelihood with clean activations at {name} is {value}")
         return values
-
-    def _start(self, members: Bool[Tensor, "copy pos *head"]) -> int:
-        """Return the first patched position, to begin runs at, if the model can reuse the positions before."""
-        first = int(rearrange(members, "copy pos ... -> pos (copy ...)").any(1).nonzero()[0])
-        return first if first and self.corrupted.prompt.kept is not None else 0
 
 
 def _likelihood(prediction: Prediction, scale: Scale) -> Float[Tensor, ""]:
@@ -263,12 +238,12 @@ def _put(
     return torch.where(rearrange(members, "... -> ... 1").to(live.device), clean.to(live), live)
 
 
-def site_name(adapter: ModelAdapter, what: ByPosition | ByHead, layer: int) -> str:
+def site_name(adapter: ModelAdapter, what: ByPosition | ByHead | Literal["resid_post"], layer: int) -> str:
     """Return the name of the hook for patches of a kind of activation."""
     (attn_out, mlp_out), (queries, keys) = added_names(layer), queries_keys_names(layer)
-    names = {"resid_pre": adapter.stream_name(layer), "attn_out": attn_out, "mlp_out": mlp_out}
+    streams = {"resid_pre": adapter.stream_name(layer), "resid_post": adapter.stream_name(layer + 1)}
     heads = {"head_out": head_outputs_name(layer), "head_q": queries, "head_k": keys, "head_v": values_name(layer)}
-    return {**names, **heads}[what]
+    return {**streams, "attn_out": attn_out, "mlp_out": mlp_out, **heads}[what]
 
 
 # ---------------------------------------------------------------------------------------------------------- the grid
@@ -310,10 +285,13 @@ def patch(
         batch: the number of copies of the corrupted prompt that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
     """
-    check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)), ELSEWHERE)
+    check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)
     adapter = shared_adapter(clean_cache, corrupted_cache)
-    rows, by_position = _chosen_layers(layers, adapter), what in get_args(ByPosition)
+    chosen = range(adapter.layers) if layers is None else layers
+    rows, by_position = sorted({adapter.check_layer("layer", layer) for layer in chosen}), what in get_args(ByPosition)
+    if not rows:
+        raise ValueError("layers is empty: name at least one layer")
     adapter.check_points(site_name(adapter, what, layer) for layer in rows)
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens)
     check_scale(clean.target, scale, "log_prob")
@@ -342,15 +320,6 @@ def patch(
         columns=columns,
         of_heads=not by_position,
     )
-
-
-def _chosen_layers(layers: Sequence[SupportsIndex] | None, adapter: ModelAdapter) -> list[int]:
-    if layers is not None and not isinstance(layers, Iterable):
-        raise TypeError(f"layers={layers!r} is not a list of layers: write [{layers!r}] for one")
-    chosen = {adapter.check_layer("layer", layer) for layer in (range(adapter.layers) if layers is None else layers)}
-    if not chosen:
-        raise ValueError("layers is empty: name at least one layer")
-    return sorted(chosen)
 
 
 # ------------------------------------------------------------------------------------- patching in the order of scores
@@ -413,7 +382,6 @@ def patch_in_order(
     """
     check_choice("what", what, get_args(ByPosition))
     check_at_least("restore", restore, 0)
-    check_attribution(attribution)
     check_reading(scale, batch)
     adapter = shared_adapter(clean_cache, corrupted_cache)
     row = adapter.check_layer("layer", layer)
@@ -426,7 +394,8 @@ def patch_in_order(
     with clean.running(), corrupted.running(), torch.no_grad():
         runs = PatchedRuns.of(clean, corrupted, what, [row], scale)
         low, lost = runs.corrupted_likelihood, runs.clean_likelihood - runs.corrupted_likelihood
-        _check_lost(float(runs.clean_likelihood), float(low))
+        if not lost:
+            raise ValueError(NOTHING_LOST)
         members = torch.zeros(len(order), len(corrupted), dtype=torch.bool)
         members[:, order] = torch.ones(len(order), len(order)).tril().bool()
         most, step, restored = corrupted.prompt.batches(batch, len(corrupted)).size, 1, list[float]()

@@ -11,16 +11,16 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from einops import repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from heta_lens._util.options import Batch, check_at_least, check_choice, check_count, chosen_positions
 from heta_lens._util.work import working
-from heta_lens.causal.patching import Grid
+from heta_lens.causal.patching import Grid, site_name
 from heta_lens.methods.causal_tracing import all_but_bos, with_noise
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import added_names, put_where
+from heta_lens.model.hooks import put_where
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.checks import Tokens
 from heta_lens.prediction.gradients import likelihood
@@ -73,7 +73,7 @@ def trace(
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
     """
     check_reading(scale, batch)
-    check_choice("what", what, get_args(What), {"resid_pre": "a layer's is the resid_post of the one before"})
+    check_choice("what", what, get_args(What))
     check_count("samples", samples)
     check_at_least("window", window, 1, whole=True)
     check_at_least("seed", seed, 0, whole=True)
@@ -84,19 +84,18 @@ def trace(
             "leave out window=, or put back what='mlp_out' or 'attn_out'"
         )
     adapter = ModelAdapter.of(cache)
-    names = [_hook_name(adapter, what, layer) for layer in range(adapter.layers)]
+    names = [site_name(adapter, what, layer) for layer in range(adapter.layers)]
     adapter.check_points(names)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "prob")
-    n, embeddings, corrupted = len(prediction), prediction.embeddings, _corrupted(prediction, subject)
-
-    def clean_state(live: Float[Tensor, "1 longer d"]) -> Float[Tensor, "pos d"]:
-        return live[0, :n].clone()
-
+    n, embeddings, corrupted = len(prediction), prediction.embeddings, all_but_bos(prediction)
+    if subject is not None:
+        places = torch.tensor(chosen_positions("subject", subject, n, "of the context"))
+        corrupted = torch.zeros(n, dtype=torch.bool).index_fill(0, places, True)
     cost = samples * (adapter.layers * n + 1) + 2
     with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
         done, batches = partial(work.add, "forwards"), prediction.prompt.batches(batch, n)
-        states = picked(prediction, embeddings[None], 0, dict.fromkeys(names, clean_state))
+        states = picked(prediction, embeddings[None], 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
         done(1)
         clean = likelihood(prediction, embeddings[None], scale, done)
         draws = [with_noise(prediction, corrupted, noise, index(seed), sample) for sample in range(samples)]
@@ -124,17 +123,3 @@ def trace(
     put_back = f"{what} of {most} layers" if most > 1 else what
     title = f"causal tracing, {put_back}: {prediction.target_words}"
     return Grid(title, values, prediction.written, float(clean), float(low), work.done["forwards"])
-
-
-def _hook_name(adapter: ModelAdapter, what: What, layer: int) -> str:
-    attn_out, mlp_out = added_names(layer)
-    return {"resid_post": adapter.stream_name(layer + 1), "attn_out": attn_out, "mlp_out": mlp_out}[what]
-
-
-def _corrupted(prediction: Prediction, subject: Iterable[int] | None) -> Bool[Tensor, "pos"]:
-    """Return a mask of the positions under noise."""
-    if subject is None:
-        return all_but_bos(prediction)
-    corrupted = torch.zeros(len(prediction), dtype=torch.bool)
-    corrupted[chosen_positions("subject", subject, len(prediction), "of the context")] = True
-    return corrupted

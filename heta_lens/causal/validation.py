@@ -12,10 +12,10 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
-from heta_lens._util.target_kinds import Target, function_name
+from heta_lens._util.target_kinds import function_name
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
-from heta_lens.causal.patching import check_attribution, check_explains, named_as
+from heta_lens.causal.patching import check_explains, named_as
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
 from heta_lens.model.lock import one_at_a_time
@@ -26,10 +26,8 @@ from heta_lens.prediction.patching import How, Patterns, effects
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
-Z95 = 1.959964
-"""The 97.5 % point of the normal distribution."""
-FEWEST_TOKENS = 4
-"""Fewest tokens with an interval."""
+Z95 = 1.959964  # the 97.5 % point of the normal distribution
+FEWEST_TOKENS = 4  # with an interval
 
 
 class Agreement(NamedTuple):
@@ -174,12 +172,9 @@ def validate(
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
     """
-    check_attribution(attribution)
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
     check_at_least("least", least, 0)
-    if reference is None and reference_tokens is not None:
-        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
     prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):
@@ -196,6 +191,9 @@ def validate(
         done = partial(work.add, "forwards")
         patched = effects(prediction, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
     joint, alone = float(patched[0]), patched[1:]
+    quantity = f"the difference of the two in {scale}" if isinstance(attribution.target, tuple) else scale
+    if callable(attribution.target):
+        quantity = f"{function_name(attribution.target)}(logits)"
     return Validation(
         positions=tuple(places),
         tokens=scored.tokens,
@@ -206,13 +204,6 @@ def validate(
         mean_single=mean_effect(scores, alone, k),
         misattribution=misattribution(scores, alone, top, float(least)),
         title=attribution.title,
-        quantity=_quantity(attribution.target, scale),
+        quantity=quantity,
         options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
     )
-
-
-def _quantity(target: Target, scale: Scale) -> str:
-    """Name the quantity of the effects of patching."""
-    if callable(target):
-        return f"{function_name(target)}(logits)"
-    return f"the difference of the two in {scale}" if isinstance(target, tuple) else scale

@@ -80,11 +80,11 @@ class GridFlags:
     def options(self, scale: str | None) -> dict[str, Any]:
         """Return the options of `patch`, checked before a model is loaded."""
         from heta_lens._util.options import check_choice
-        from heta_lens.causal.patching import ELSEWHERE, ByHead, ByPosition
+        from heta_lens.causal.patching import ByHead, ByPosition
         from heta_lens.prediction import target
 
         if self.what is not None:
-            check_choice("--what", self.what, (*get_args(ByPosition), *get_args(ByHead)), ELSEWHERE)
+            check_choice("--what", self.what, (*get_args(ByPosition), *get_args(ByHead)))
         check_flag("scale", scale, target.Scale)
         layers, positions = numbers("--layers", self.layers), numbers("--positions", self.positions)
         return given(what=self.what, layers=layers, positions=positions, scale=scale)

@@ -19,7 +19,7 @@ from heta_lens._util.text import Span, tokens_in
 from heta_lens.data.datasets import Piece, composed, occurrences, one_line, split_sentences, words_within
 from heta_lens.data.instance import Instance
 from heta_lens.data.recall import Draw
-from heta_lens.data.records import each, listed_texts, needed, place_of, text_or_nothing, texts
+from heta_lens.data.records import each, place_of, values_of
 
 Annotator: TypeAlias = Callable[[Instance], Collection[Span]]
 Agree: TypeAlias = Literal["intersection", "majority", "union"]
@@ -57,8 +57,6 @@ def annotated(
 ) -> Iterator[Instance]:
     """Set the gold words of instances to the words marked by every annotator, a majority or an annotator."""
     check_choice("agree", agree, get_args(Agree))
-    if not annotators:
-        raise ValueError("annotators is empty: give one function or more, such as answer_words")
     least = {"intersection": len(annotators), "majority": len(annotators) // 2 + 1, "union": 1}[agree]
 
     def with_gold(instance: Instance) -> Instance:
@@ -93,9 +91,6 @@ def agreement(first: Iterable[Instance], second: Iterable[Instance]) -> Agreemen
     """
     ours: list[bool] = []
     theirs: list[bool] = []
-    first, second = list(first), list(second)
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} instances and {len(second)} are not two annotations of the same")
     for left, right in zip(first, second, strict=True):
         if (left.text, left.support) != (right.text, right.support):
             raise ValueError(f"{left.id!r} and {right.id!r} are not the same text and support with other gold")
@@ -163,7 +158,8 @@ def released(
 
 def _released(number: int, record: Mapping[str, Any], separator: str, cue: str | None) -> Instance:
     what = place_of(record, f"record {number} of the curated data")
-    id, template, text, narrative, support, question, answer = texts(record, RELEASED, what)
+    known = values_of(record, what, **dict.fromkeys(RELEASED, str), important_words=Sequence[str] | None)
+    id, template, text, narrative, support, question, answer, important = known
     at = {segment: text.find(segment) for segment in (narrative, support, question)}
     for segment, start in at.items():
         if start < 0:
@@ -172,7 +168,7 @@ def _released(number: int, record: Mapping[str, Any], separator: str, cue: str |
     # Instances of a science question share support, gold and answer: only the story differs.
     instance = _with_question(id, segments, question, answer, separator, cue, template=template)
     gold: list[Span] = []
-    for word in listed_texts(record, "important_words", what):
+    for word in important or ():
         spans = [span for within in instance.support for span in occurrences(word, instance.text, within)]
         if not spans:
             raise ValueError(f"{instance.id}: the important word {brief(word)} is not a word of its support")
@@ -220,20 +216,17 @@ def pairs(
     """
     check_choice("order", order, get_args(Order))
     check_at_least("sentences", sentences, 1, whole=True)
-    narratives = [*narratives]
     summaries = [*each(narratives, _summary)]  # NarrativeQA repeats a document with each of its questions
     stories = [*dict.fromkeys(story for text in summaries if (story := beginning(text, sentences)))]
     if not stories:
-        place = f" ({place_of(narratives[0], 'the first record')} and what follows)" if narratives else ""
-        raise ValueError(
-            f"narratives hold no summary that begins with whole sentences that refer to nothing before{place}"
-        )
+        raise ValueError("narratives hold no summary that begins with whole sentences that refer to nothing before")
     orders = get_args(Order)[:2] if order == "both" else (order,)
     draw = Draw(f"curated {seed}")
 
     def made() -> Iterator[Instance]:
         for number, (question, answer, support, choices) in enumerate(each(questions, _question)):
-            if not usable(question, answer, support):
+            # The paper requires the answer verbatim in the passage, because nothing could be marked otherwise.
+            if not answer or not occurrences(answer, support) or occurrences(answer, question):
                 continue
             at = draw.below(len(stories))
             # Only the passage may hold the answer.
@@ -253,27 +246,19 @@ def pairs(
 def _question(number: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
     """Return the question, the answer, the passage and the choices of a record of SciQ."""
     what = place_of(record, f"record {number} of SciQ")
-    question, answer = map(one_line, texts(record, ("question", "correct_answer"), what))
-    support = one_line(text_or_nothing(record, "support", what))
-    others = [one_line(text_or_nothing(record, f"distractor{number}", what)) for number in (1, 2, 3)]
-    wrong = {other for other in others if other}
+    others: dict[str, Any] = {f"distractor{number}": str | None for number in (1, 2, 3)}
+    known = values_of(record, what, question=str, correct_answer=str, support=str | None, **others)
+    question, answer, support, *wrong = (one_line(text or "") for text in known)
+    wrong = {text for text in wrong if text}
     # In alphabetical order, so that the order gives nothing away.
     return question, answer, support, tuple(" " + choice for choice in sorted({answer, *wrong})) if wrong else ()
 
 
-def usable(question: str, answer: str, support: str) -> bool:
-    """Return True if the passage, but not the question, holds the answer verbatim.
-
-    The paper requires the answer verbatim, because nothing could be marked otherwise.
-    """
-    return bool(answer and occurrences(answer, support)) and not occurrences(answer, question)
-
-
 def _summary(number: int, record: Mapping[str, Any]) -> str:
     what = place_of(record, f"record {number} of NarrativeQA")
-    (document,) = needed(record, ("document",), what)
-    (summary,) = needed(document, ("summary",), f"the document of {what}")
-    (text,) = texts(summary, ("text",), f"the summary of {what}")
+    (document,) = values_of(record, what, document=Mapping)
+    (summary,) = values_of(document, f"the document of {what}", summary=Mapping)
+    (text,) = values_of(summary, f"the summary of {what}", text=str)
     return text
 
 

@@ -2,18 +2,16 @@
 
 import re
 from ast import literal_eval
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, described, fits
-from heta_lens._util.text import Span, sentences, visible_span
+from heta_lens._util.text import Span, joined, sentences, visible_span
 from heta_lens.data.instance import Instance
-from heta_lens.data.records import Record, each, listed_texts, needed, place_of, text_or_nothing, texts
+from heta_lens.data.records import Record, each, place_of, values_of
 
 WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 ABBREVIATIONS = "Mr Mrs Ms Dr St Jr Sr Prof Rev Col Capt Gen Lt Sgt vs etc [A-Z]".split()  # noqa: SIM905
@@ -27,29 +25,21 @@ class Piece(NamedTuple):
     """A name of spans, such as ``support``; empty for text in between."""
 
 
-def laid_out(pieces: Iterable[Piece]) -> tuple[str, dict[str, tuple[Span, ...]]]:
-    """Return the text of the pieces, and the spans of every name, without white space at the ends."""
+def composed(id: str, pieces: Iterable[Piece], answer: str | None, **known: Any) -> Instance:
+    """Return an instance whose text is the pieces, and whose spans are the named pieces without white space around."""
     text, spans = "", {}
     for piece in pieces:
         span = visible_span(piece.text, Span(0, len(piece.text)))
         if piece.name and span.start < span.stop:
             spans.setdefault(piece.name, []).append(Span(len(text) + span.start, len(text) + span.stop))
         text += piece.text
-    return text, {name: tuple(of_name) for name, of_name in spans.items()}
-
-
-def composed(id: str, pieces: Iterable[Piece], answer: str | None, **known: Any) -> Instance:
-    """Return an instance whose text and spans are the pieces."""
-    text, spans = laid_out(pieces)
-    return Instance(id, text, answer, **{**spans, **known})
+    return Instance(id, text, answer, **spans, **known)
 
 
 def words_within(text: str, spans: Iterable[Span]) -> list[Span]:
-    """Return the words with every character in the spans."""
-    whole = [Span(*match.span()) for match in WORD.finditer(text)]
-    inside = sorted(spans)
-    starts, reached = [start for start, _ in inside], [0, *accumulate((stop for _, stop in inside), max)]
-    return [word for word in whole if word.stop <= reached[bisect_right(starts, word.start)]]
+    """Return the words with every character in a span."""
+    whole, inside = [Span(*match.span()) for match in WORD.finditer(text)], [*spans]
+    return [word for word in whole if any(start <= word.start and word.stop <= stop for start, stop in inside)]
 
 
 def occurrences(phrase: str, text: str, span: Span | None = None) -> list[Span]:
@@ -60,7 +50,6 @@ def occurrences(phrase: str, text: str, span: Span | None = None) -> list[Span]:
 
 
 def one_line(text: str) -> str:
-    """Replace white space by single blanks."""
     return " ".join(text.split())
 
 
@@ -70,10 +59,6 @@ def split_sentences(text: str) -> list[str]:
 
 
 # -------------------------------------------------------------------------------------------------------------- LongRA
-TEXTS, SPANS = ("text", "target", "category"), ("antecedent_span", "distractor_span")
-FIELDS = (*TEXTS, *SPANS)
-
-
 def longra_instances(
     records: Iterable[Mapping[str, Any]], *, says: Callable[[str], str] | None = None
 ) -> Iterator[Instance]:
@@ -82,16 +67,15 @@ def longra_instances(
     Records have ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor. ``says``,
     a function from a text to the model's continuation, keeps only the instances that the model answers, as in `kept`.
     """
-    if says is not None and not callable(says):
-        raise TypeError(f"says={says!r} is not a function from a text to the token that follows")
     made = each(records, _longra_instance)
     return made if says is None else kept(made, says)
 
 
 def _longra_instance(number: int, record: Mapping[str, Any]) -> Instance:
     what = place_of(record, f"record {number} of LongRA")
-    text, target, category = texts(record, TEXTS, what)
-    antecedent, distractor = needed(record, SPANS, what)
+    spans: dict[str, Any] = dict.fromkeys(("antecedent_span", "distractor_span"), Sequence[int])
+    known = values_of(record, what, text=str, target=str, category=str, **spans)
+    text, target, category, antecedent, distractor = known
     instance = Instance(
         id=f"longra-{number:03d}",
         text=text,
@@ -123,11 +107,7 @@ def kept(instances: Iterable[Instance], says: Callable[[str], str]) -> Iterator[
 
 def without(text: str, spans: Iterable[Span]) -> str:
     """Remove spans from a text, with the white space after a span if white space precedes the span."""
-    out: list[Span] = []  # overlapping spans are joined
-    for start, stop in sorted(spans):
-        whole = out.pop() if out and start <= out[-1].stop else Span(start, stop)
-        out.append(Span(whole.start, max(stop, whole.stop)))
-    for start, stop in reversed(out):
+    for start, stop in reversed(joined(sorted(spans))):
         before, after = text[:start], text[stop:]
         if not before or before[-1].isspace():
             after = after.lstrip()
@@ -174,14 +154,14 @@ def tellmewhy_instances(
 
 def _with_key(number: int, record: Record) -> tuple[Record, tuple[str, ...]]:
     what = place_of(record, f"record {number} of TellMeWhy")
-    return record, tuple(texts(record, ("narrative", "question"), what))
+    return record, tuple(values_of(record, what, narrative=str, question=str))
 
 
 def _tellmewhy_instance(name: str, group: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
     first = group[0]
-    meta = text_or_nothing(first, "question_meta", place_of(first, name)) or name
+    meta = values_of(first, place_of(first, name), question_meta=str | None)[0] or name
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    given = f" {texts(first, ('answer',), meta)[0].strip()}" if answer == "given" else None
+    given = f" {values_of(first, meta, answer=str)[0].strip()}" if answer == "given" else None
     # Questions about a story share its sentences.
     return composed(meta, [*_story(group, meta), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
 
@@ -190,7 +170,7 @@ def _story(group: Sequence[Record], meta: str) -> list[Piece]:
     """Split the story into helpful sentences (support) and further sentences (distractor), if known."""
     narrative = group[0]["narrative"].strip()
     sentences = _listed(group[0], "original_narrative_form", str, meta)
-    helpful = _helpful(group, len(sentences), meta)
+    helpful = _helpful(group, meta)
     pieces, done = [], 0
     for at, sentence in enumerate(sentences):
         start = narrative.find(sentence.strip(), done)
@@ -203,38 +183,29 @@ def _story(group: Sequence[Record], meta: str) -> list[Piece]:
     return [*pieces, Piece(narrative[done:])]
 
 
-def _helpful(group: Sequence[Record], count: int, meta: str) -> set[int]:
+def _helpful(group: Sequence[Record], meta: str) -> set[int]:
     """Return the sentences named by half of the annotators, without annotators who name no sentence."""
     votes = [votes for record in group if (votes := set(_listed(record, "helpful_sentences", int, meta)))]
     named = Counter(at for vote in votes for at in vote)
-    if count and (outside := [at for at in named if at not in range(count)]):
-        raise ValueError(
-            f"{meta}: helpful_sentences name {brief(outside[0])}, but its sentences go from 0 to {count - 1}"
-        )
     return {at for at, times in named.items() if 2 * times >= len(votes)}
 
 
 def _listed(record: Record, name: str, kind: type, meta: str) -> list[Any]:
     """Return a list of text or numbers, also from the text of a csv file."""
-    value = record.get(name)
-    if not value:
-        return []
+    value = record.get(name) or []
     try:
-        items = literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        items: Any = literal_eval(value) if isinstance(value, str) else value
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         items = None
-    if not isinstance(items, list | tuple):
-        raise ValueError(f"{meta}: {brief(value)} is not a list, as {name} must be")
-    for item in items:
-        if not fits(item, kind):
-            raise TypeError(f"{meta}: {name} holds {brief(item)}, and must be a list of {described(kind)}")
+    if not fits(items, Sequence[kind]):
+        raise TypeError(f"{meta}: its {name} is {brief(value)}, and must be {described(Sequence[kind])}")
     return [*items]
 
 
 # ------------------------------------------------------------------------------------------------------------- WikiBio
 # The paper cites SelfCheckGPT's set of 238 biographies in prose. Records of the full WikiBio have a table beside the
 # text, which names the sources of facts.
-WIKIBIO_HUB, ONLY_SPLIT = "potsawee/wiki_bio_gpt3_hallucination", "evaluation"
+WIKIBIO_HUB = "potsawee/wiki_bio_gpt3_hallucination"
 
 
 def wikibio_instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 1) -> Iterator[Instance]:
@@ -250,18 +221,20 @@ def wikibio_instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 
         id = f"wikibio-{number:05d}"
         if isinstance(record, Mapping) and "input_text" in record:
             return _of_table(id, record)
-        (prose,) = texts(record, ("wiki_bio_text",), id)
+        (prose,) = values_of(record, id, wiki_bio_text=str)
         return Instance(id, " ".join(split_sentences(one_line(prose))[:sentences]), None)
 
     return (instance for instance in each(records, made) if instance is not None)
 
 
 def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
-    (target,) = texts(record, ("target_text",), id)
-    (given,) = needed(record, ("input_text",), id)
-    (table,) = needed(given, ("table",), f"the input_text of {id}")
+    target, given = values_of(record, id, target_text=str, input_text=Mapping)
+    (table,) = values_of(given, f"the input_text of {id}", table=Mapping)
+    kinds: dict[str, Any] = dict.fromkeys(("column_header", "content"), Sequence[str])
+    headers, contents = values_of(table, f"the table of {id}", **kinds)
+    every = zip(headers, map(one_line, contents), strict=True)
     # The title repeats the name, and would be a second place that tells it.
-    rows = [row for row in _rows(table, f"the table of {id}") if row[1] != "<none>" and row[0] != "article_title"]
+    rows = [(header, content) for header, content in every if content != "<none>" and header != "article_title"]
     prose = one_line(target)
     repeated = _first_repeated([content for _, content in rows], prose)
     if repeated is None:
@@ -280,32 +253,7 @@ def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
     return replace(instance, gold=tuple(gold))
 
 
-def _rows(table: Record, what: str) -> list[tuple[str, str]]:
-    """Return the header and the content of every row."""
-    needed(table, ("column_header", "content"), what)
-    headers, contents = (listed_texts(table, name, what) for name in ("column_header", "content"))
-    if len(headers) != len(contents):
-        raise ValueError(f"{what} has {len(headers)} column_header and {len(contents)} content: give one for each row")
-    return [(header, one_line(content)) for header, content in zip(headers, contents, strict=True)]
-
-
 def _first_repeated(contents: Iterable[str], prose: str) -> Span | None:
     """Return the first repetition of a row in the text, but not at its start: the prompt must have a beginning."""
-    # Every place of the text is looked up among the rows: a search for every row would be quadratic.
-    rows, text = {_folded(content) for content in contents if content}, _folded(prose)
-    lengths = sorted(set(map(len, rows)), reverse=True)
-    ends = {match.start() for match in re.finditer(r"(?!\w)", prose)}
-    first: set[str] = set()
-    for start in (match.start() for match in re.finditer(r"(?<!\w)", prose)):
-        spans = [Span(start, start + length) for length in lengths if start + length in ends]
-        repeated = [span for span in spans if text[slice(*span)] in rows and text[slice(*span)] not in first]
-        if repeated and start:
-            return repeated[0]
-        first |= {text[slice(*span)] for span in repeated}
-    return None
-
-
-def _folded(text: str) -> str:
-    """Fold the case of a text without a change of its length, as in `occurrences`."""
-    lower = [letter.lower()[0] for letter in text]
-    return "".join(folded if len(folded := letter.casefold()) == 1 else letter for letter in lower)
+    first = [spans[0] for content in contents if content and (spans := occurrences(content, prose)) and spans[0].start]
+    return min(first, key=lambda span: (span.start, -span.stop), default=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from heta_lens._util.files import brief, check_utf8, read_text, write_atomically
 from heta_lens._util.options import check_choice, hint, is_whole
-from heta_lens._util.text import Span, visible_span
+from heta_lens._util.text import Span, plain
 from heta_lens.data.records import Record, each, json_lines, place_of
 from heta_lens.model.tokenizer import checked_messages
 
@@ -50,17 +50,18 @@ class Instance:
         _check_text(f"the text of {called}", self.text)
         if self.answer is not None:
             _check_text(f"the answer of {called}", self.answer)
-        if not isinstance(self.template, str):
-            raise TypeError(f"{called}: template={brief(self.template)} must be text")
-        check_utf8(f"the template of {called}", self.template)
+        if self.template != "":
+            _check_text(f"the template of {called}", self.template)
         for name in SPANS:
             object.__setattr__(self, name, _checked_spans(called, self.text, name, getattr(self, name)))
-        object.__setattr__(self, "choices", _checked_choices(called, self.answer, self.choices))
-        for name in OTHERS:
-            other = getattr(self, name)
-            if not isinstance(other, Instance | None):
-                raise TypeError(f"{called}: its {name}, {brief(other)}, must be an instance too")
-        object.__setattr__(self, "messages", self._checked_messages(called) if self.messages else ())
+        object.__setattr__(self, "choices", tuple(self.choices))
+        for choice in self.choices:
+            _check_text(f"a choice of {called}", choice)
+        if self.choices and self.answer is not None and self.answer not in self.choices:
+            known = ", ".join(map(brief, self.choices))
+            raise ValueError(f"{called}: the answer {brief(self.answer)} is none of its choices, {known}")
+        if self.messages:
+            object.__setattr__(self, "messages", self._checked_messages(called))
 
     def words(self, name: str) -> list[str]:
         """Return the texts of the spans ``support``, ``gold``, ``distractor`` or ``question``."""
@@ -90,8 +91,6 @@ def _check_text(what: str, value: Any) -> None:
 
 def _checked_spans(called: str, text: str, name: str, given: Any) -> tuple[Span, ...]:
     """Return the spans in the order of the text, without repetitions; refuse a span outside the text."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"{called}: {name}={brief(given)} must be several pairs (start, stop)")
     spans = set()
     for pair in given:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(is_whole, pair))):
@@ -101,24 +100,10 @@ def _checked_spans(called: str, text: str, name: str, given: Any) -> tuple[Span,
             raise ValueError(
                 f"{called}: the span {tuple(span)} of {name} is not within its text, which has {len(text)} characters"
             )
-        shown = visible_span(text, span)
-        if shown.start == shown.stop:
+        if text[span.start : span.stop].isspace():
             raise ValueError(f"{called}: the span {tuple(span)} of {name} holds nothing but white space")
         spans.add(span)
     return tuple(sorted(spans))
-
-
-def _checked_choices(called: str, answer: str | None, given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{called}: choices={brief(given)} must be several texts")
-    choices = tuple(given)
-    for choice in choices:
-        _check_text(f"a choice of {called}", choice)
-    if choices and answer is not None and answer not in choices:
-        raise ValueError(
-            f"{called}: the answer {brief(answer)} is none of its choices, {', '.join(map(brief, choices))}"
-        )
-    return choices
 
 
 def instance_of(record: Mapping[str, Any]) -> Instance:
@@ -133,20 +118,13 @@ def instance_of(record: Mapping[str, Any]) -> Instance:
         raise ValueError(f"an instance needs {', '.join(missing)}")
     given: dict[str, Any] = {name: value for name, value in record.items() if value is not None or name in required}
     given |= {name: instance_of(given[name]) for name in OTHERS if name in given}
-    given |= {name: tuple(given[name]) for name in ("choices", "messages") if isinstance(given.get(name), list)}
     return Instance(**given)
 
 
 def record_of(instance: Instance) -> dict[str, Any]:
     """Return the instance in types of JSON, without unknown parts."""
-    values = {field.name: getattr(instance, field.name) for field in fields(instance)}
-    return {name: _plain(value) for name, value in values.items() if name == "answer" or value not in (None, (), "")}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Instance):
-        return record_of(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    values = {**vars(instance)} | {name: record_of(other) for name in OTHERS if (other := getattr(instance, name))}
+    return {name: plain(value) for name, value in values.items() if name == "answer" or value not in (None, (), "")}
 
 
 def read_jsonl(path: str | Path) -> Iterator[Instance]:

@@ -1,6 +1,6 @@
 """Prompts from Python, a file, a suite, or a data set of the Hugging Face hub."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -10,9 +10,8 @@ import pandas as pd
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
-from heta_lens._util.python import extra
 from heta_lens.data.instance import Instance, instance_of
-from heta_lens.data.records import Record, each, first_line, place_of, read
+from heta_lens.data.records import Record, each, from_hub, place_of, read
 from heta_lens.data.suites import SUITES, suite
 
 Source: TypeAlias = str | Path | Iterable[Any]
@@ -58,10 +57,10 @@ def prompts(
         return suite(source, path, split=split, limit=limit, seed=seed, **options)
     # Prompts without an id are named after the source.
     called = Path(str(source).removeprefix(HUB)).stem if isinstance(source, str | Path) else "prompt"
-    for name, value in {**options, **({} if path is None else {"path": path})}.items():
-        raise TypeError(f"{name}={value!r} is an option of a suite, and {called} is none")
+    for name in [*options, *(["path"] if path is not None else [])]:
+        raise TypeError(f"{name}= is an option of a suite, and {called} is none")
     if isinstance(source, str) and source.startswith(HUB):
-        records: Iterable[Any] = _streamed(source.removeprefix(HUB), split or "train")
+        records: Iterable[Any] = from_hub(source.removeprefix(HUB), split or "train", streaming=True)
     elif split:
         raise ValueError(f"split={brief(split)} has no effect: {called} has no parts")
     else:
@@ -80,13 +79,12 @@ def prompts(
 
 
 def _read(source: str | Path) -> Iterable[Record]:
-    path = Path(source).expanduser()
-    if path.suffix not in FORMATS:
+    if Path(source).suffix not in FORMATS:
         known = [*SUITES, *(f"a file that ends in {suffix}" for suffix in FORMATS), f"{HUB}NAME of a data set"]
         raise ValueError(
             f"{str(source)!r} is no source of prompts{hint(str(source), SUITES)}: give one of {', '.join(known)}"
         )
-    return read(path, "prompts", option="source")
+    return read(source, "prompts")
 
 
 def _listed(source: Any) -> Iterable[Any]:
@@ -97,17 +95,6 @@ def _listed(source: Any) -> Iterable[Any]:
     if chat or isinstance(source, Mapping | Instance):
         raise TypeError(f"{brief(source)} is one prompt: put it into a list")
     return source
-
-
-def _streamed(name: str, split: str) -> Iterator[Record]:
-    """Load the records of a data set on demand."""
-    load_dataset = extra("datasets", "a data set of the Hugging Face hub").load_dataset
-    folder, _, config = name.partition(":")
-    try:
-        yield from load_dataset(folder, config or None, split=split, streaming=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        way = f"give a file, another split, or {HUB}NAME:CONFIG"
-        raise OSError(f"the {split} split of {name} could not be read ({first_line(error)}): {way}") from error
 
 
 def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
@@ -126,8 +113,6 @@ def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
     if "messages" in given:
         given.setdefault("text", said(given["messages"]))
     if "text" not in given:
-        if "text" in values:
-            raise ValueError("its text is empty")
         columns, first = ", ".join(map(brief, record)), next(iter(record), "…")
         way = f"fields={{'text': {first!r}}} or --field text={first}"
         raise ValueError(f"it has no text, but {columns}: say which of them is, as by {way}")

@@ -28,9 +28,8 @@ Where = Literal["anywhere", "before", "after", "around"]
 Voice = Literal["active", "passive"]
 Wordings = Literal["trained", "more"]
 
-MOST, MOST_ROOMS = 40, 20
-"""Most facts of a story; fewer with rooms, which are drawn from the tenth of the pairs that a small split has."""
-TRIES = 1000
+# Most facts of a story; fewer with rooms, which are drawn from the tenth of the pairs that a small split has.
+MOST, MOST_ROOMS, TRIES = 40, 20, 1000
 
 
 class Draw:
@@ -101,8 +100,7 @@ PASSIVE = "The {what} was {verb} in the {place} by {who} ."
 CLAIM = "Claim : The {what} of {who} is in the {place} . True or false ? Answer :"
 TRUTH = {True: "true", False: "false"}
 PUNCTUATION = ".:?"
-CARRIES = {"who", "what", "place", "room"}
-"""Slots whose words carry the answer."""
+CARRIES = {"who", "what", "place", "room"}  # slots whose words carry the answer
 
 FACTS = (
     ACTIVE,
@@ -212,37 +210,29 @@ def drawn_facts(
     # Owners have several things and things several owners, so neither alone tells the place.
     owners = max(rivals + 1, facts // 2) if owners is None else owners
     for _ in range(TRIES):
-        drawn, other = _attempt(draw, split, facts, rivals, hops, owners, swapped)
-        if other:
-            return drawn, other
+        known, things = draw.some(NAMES, owners), iter(draw.shuffled(OBJECTS))
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < facts:
+            thing = next(things)
+            pairs += [(owner, thing) for owner in draw.some(known, min(rivals + 1, facts - len(pairs)))]
+        places, rooms = draw.shuffled(PLACES), draw.shuffled(ROOMS)
+        if swapped:
+            shared = [place for place in places if all(split_of(*pair, place) == split for pair in pairs[:2])][:2]
+            if len(shared) < 2:
+                continue
+            places.sort(key=lambda place, shared=shared: place not in shared)
+        drawn: list[Fact] = []
+        for who, what in pairs:
+            place = _take(places, split, who, what)
+            drawn.append(Fact(who, what, place, _take(rooms, split, place) if hops == 2 and place else ""))
+            if not place or (hops == 2 and not drawn[-1].room):
+                break
+        else:
+            first = drawn[0]
+            other = _take(rooms, split, first.place) if hops == 2 else _take(places, split, first.who, first.what)
+            if other:
+                return drawn, other
     raise ValueError(f"{facts=} are too many for distinct places in the {split} split with {hops=}")
-
-
-def _attempt(
-    draw: Draw, split: Split, facts: int, rivals: int, hops: int, owners: int, swapped: bool
-) -> tuple[list[Fact], str]:
-    """Try to draw facts; the answer is empty if the split lacks a pair."""
-    known = draw.some(NAMES, owners)
-    things = iter(draw.shuffled(OBJECTS))
-    pairs: list[tuple[str, str]] = []
-    while len(pairs) < facts:
-        thing = next(things)
-        pairs += [(owner, thing) for owner in draw.some(known, min(rivals + 1, facts - len(pairs)))]
-    drawn: list[Fact] = []
-    places, rooms = draw.shuffled(PLACES), draw.shuffled(ROOMS)
-    if swapped:
-        shared = [place for place in places if all(split_of(*pair, place) == split for pair in pairs[:2])][:2]
-        if len(shared) < 2:
-            return [], ""
-        places.sort(key=lambda place: place not in shared)
-    for who, what in pairs:
-        place = _take(places, split, who, what)
-        room = _take(rooms, split, place) if hops == 2 else ""
-        if not place or (hops == 2 and not room):
-            return [], ""
-        drawn.append(Fact(who, what, place, room))
-    first = drawn[0]
-    return drawn, _take(rooms, split, first.place) if hops == 2 else _take(places, split, first.who, first.what)
 
 
 def _take(left: list[str], split: Split, *entity: str) -> str:
@@ -264,17 +254,8 @@ class Sentence:
     @cached_property
     def pieces(self) -> list[tuple[str, str]]:
         """Tokens of the sentence, with the names of their slots (empty for words of the shape)."""
-        return [self._piece(word) for word in self.shape.split()]
-
-    def _piece(self, word: str) -> tuple[str, str]:
-        if word in PUNCTUATION:
-            return word, ""
-        slot = word[1:-1] if word.startswith("{") else ""
-        return " " + (self.slots[slot] if slot else word), slot
-
-    def renamed(self, names: Mapping[str, str]) -> "Sentence":
-        """Return the sentence with words exchanged by name."""
-        return replace(self, slots={slot: names.get(word, word) for slot, word in self.slots.items()})
+        slots = [(word, word[1:-1] if word.startswith("{") else "") for word in self.shape.split()]
+        return [(word if word in PUNCTUATION else " " + self.slots.get(slot, word), slot) for word, slot in slots]
 
 
 def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sentence:
@@ -327,7 +308,6 @@ class Story:
 
     @cached_property
     def tokens(self) -> list[str]:
-        """Tokens of the text."""
         return [piece for sentence in (*self.sentences, self.asking) for piece, _ in sentence.pieces]
 
     @cached_property
@@ -389,7 +369,10 @@ class Story:
         return replace(self, sentences=tuple(changed))
 
     def _renamed(self, names: Mapping[str, str], at: Collection[int]) -> tuple[Sentence, ...]:
-        return tuple(sentence.renamed(names) if i in at else sentence for i, sentence in enumerate(self.sentences))
+        """Return the sentences, with words exchanged by name in some of the sentences."""
+        slots = [{slot: names.get(word, word) for slot, word in sentence.slots.items()} for sentence in self.sentences]
+        changed = enumerate(zip(self.sentences, slots, strict=True))
+        return tuple(replace(sentence, slots=words) if i in at else sentence for i, (sentence, words) in changed)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -445,50 +428,50 @@ def stories(
             15 templates with one hop. ``more`` gives every story a template of 64, in turn: the facts of a story have a
             single wording, and templates share no wording of a fact, so that evaluations do not hang on a few wordings.
     """
-    options = StoryOptions(split, facts, rivals, hops, distractors, filler, distance, voice, claim, wordings)
-    return _endless(Draw(f"{split} {seed}"), options)
+    check_choice("split", split, get_args(Split))
+    check_choice("hops", hops, (1, 2))
+    check_choice("distractors", distractors, get_args(Where))
+    check_choice("voice", voice, (None, *get_args(Voice)))
+    check_choice("wordings", wordings, get_args(Wordings))
+    most = MOST_ROOMS if hops == 2 and split != "train" else MOST
+    if not 2 <= facts <= most:
+        raise ValueError(f"facts={facts} must be 2 to {most}, so that {split} stories with {hops=} can be made")
+    if not 0 <= rivals < facts:
+        raise ValueError(f"rivals={rivals} must be 0 to {facts - 1}: they are among the {facts=}")
+    check_count("filler", filler, 0)
+    if claim and hops == 2:
+        raise ValueError("claim=True is about one fact: give hops=1")
+    if voice is not None and wordings == "more":
+        raise ValueError(f"voice={voice!r} has no effect with wordings='more': give wordings='trained'")
+    behind = _behind(distractors, (facts - 1) * hops)
+    if not behind:
+        raise ValueError("distractors='around' needs two sentences to stand around: give facts=3 or more")
+    if distance is not None and not behind[0] <= distance <= behind[-1] + filler:
+        raise ValueError(
+            f"distance={distance} must be {behind[0]} to {behind[-1] + filler} with {facts=}, {hops=}, {distractors=}, "
+            f"{filler=}"
+        )
+    draw = Draw(f"{split} {seed}")
 
+    def story(wording: Wording) -> Story:
+        drawn, other = drawn_facts(draw, split, facts, rivals, hops, swapped=claim)
+        sentences = [fact_sentence(draw, fact, wording.facts) for fact in drawn]
+        located = [location_sentence(draw, fact, wording.locations) for fact in drawn] if hops == 2 else []
+        evidence, rest = [sentences[0], *located[:1]], [*sentences[1:], *located[1:]]
+        fillers = [filler_sentence(draw) for _ in range(filler)]
+        order = tuple(_arranged(draw, evidence, rest, fillers, distractors, distance))
+        at = tuple(next(i for i, placed in enumerate(order) if placed is sentence) for sentence in evidence)
+        if claim:
+            first, rival, *_ = drawn  # the rival fact is about the same thing, if there are rivals
+            true = draw.below(2) == 0
+            asking = claim_about(first, first.place if true else rival.place, wording.claim)
+            choices = tuple(f" {truth}" for truth in TRUTH.values())
+            return Story(order, asking, at, " " + TRUTH[true], choices, rival.place)
+        answers = [" " + (fact.room if hops == 2 else fact.place) for fact in drawn]
+        asking = Sentence(draw.one(wording.questions), {"who": drawn[0].who, "what": drawn[0].what})
+        return Story(order, asking, at, answers[0], tuple(sorted(answers)), other)
 
-@dataclass(frozen=True)
-class StoryOptions:
-    """Options of `stories`, checked together."""
-
-    split: Split
-    facts: int
-    rivals: int
-    hops: Literal[1, 2]
-    distractors: Where
-    filler: int
-    distance: int | None
-    voice: Voice | None
-    claim: bool
-    wordings: Wordings
-
-    def __post_init__(self) -> None:
-        kinds = {"split": Split, "hops": Literal[1, 2], "distractors": Where, "wordings": Wordings}
-        for name, kind in {**kinds, **({} if self.voice is None else {"voice": Voice})}.items():
-            check_choice(name, getattr(self, name), get_args(kind))
-        split, facts, hops = self.split, self.facts, self.hops
-        most = MOST_ROOMS if hops == 2 and split != "train" else MOST
-        if not 2 <= facts <= most:
-            raise ValueError(f"facts={facts} must be 2 to {most}, so that {split} stories with {hops=} can be made")
-        if not 0 <= self.rivals < facts:
-            raise ValueError(f"rivals={self.rivals} must be 0 to {facts - 1}: they are among the {facts=}")
-        if self.filler < 0:
-            raise ValueError(f"filler={self.filler} must be 0 or more")
-        if self.claim and hops == 2:
-            raise ValueError("claim=True is about one fact: give hops=1")
-        if self.voice is not None and self.wordings == "more":
-            raise ValueError(f"voice={self.voice!r} has no effect with wordings='more': give wordings='trained'")
-        behind = _behind(self.distractors, (facts - 1) * hops)
-        if not behind:
-            raise ValueError("distractors='around' needs two sentences to stand around: give facts=3 or more")
-        nearest, furthest = behind[0], behind[-1] + self.filler
-        if self.distance is not None and not nearest <= self.distance <= furthest:
-            raise ValueError(
-                f"distance={self.distance} must be {nearest} to {furthest} with {facts=}, {hops=}, "
-                f"distractors={self.distractors!r}, filler={self.filler}"
-            )
+    return map(story, _wordings(draw, hops, voice, wordings))
 
 
 class Wording(NamedTuple):
@@ -500,41 +483,17 @@ class Wording(NamedTuple):
     claim: str
 
 
-def _wordings(draw: Draw, options: StoryOptions) -> Iterator[Wording]:
+def _wordings(draw: Draw, hops: int, voice: Voice | None, kind: Wordings) -> Iterator[Wording]:
     """Generate the wordings of successive stories; of ``more``, every wording in a random order, again and again."""
-    if options.wordings == "trained":
-        facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[options.voice]
-        yield from repeat(Wording(facts, SENTENCE_LOCATIONS, QUESTIONS[options.hops], CLAIM))
+    if kind == "trained":
+        facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[voice]
+        yield from repeat(Wording(facts, SENTENCE_LOCATIONS, QUESTIONS[hops], CLAIM))
     wordings = []
     for number, (fact, question) in enumerate(WORDINGS):  # the other lists are shorter, and repeat
         location, room, claim = (shapes[number % len(shapes)] for shapes in (LOCATIONS, ROOM_QUESTIONS, CLAIMS))
-        wordings.append(Wording((fact,), (location,), (question if options.hops == 1 else room,), claim))
+        wordings.append(Wording((fact,), (location,), (question if hops == 1 else room,), claim))
     while True:
         yield from draw.shuffled(wordings)
-
-
-def _endless(draw: Draw, options: StoryOptions) -> Iterator[Story]:
-    for wording in _wordings(draw, options):
-        facts, other = drawn_facts(
-            draw, options.split, options.facts, options.rivals, options.hops, swapped=options.claim
-        )
-        sentences = [fact_sentence(draw, fact, wording.facts) for fact in facts]
-        located = [location_sentence(draw, fact, wording.locations) for fact in facts] if options.hops == 2 else []
-        evidence = [sentences[0], *located[:1]]
-        rest = [*sentences[1:], *located[1:]]
-        fillers = [filler_sentence(draw) for _ in range(options.filler)]
-        order = tuple(_arranged(draw, evidence, rest, fillers, options.distractors, options.distance))
-        at = tuple(next(i for i, placed in enumerate(order) if placed is sentence) for sentence in evidence)
-        if options.claim:
-            first, rival, *_ = facts  # the rival fact is about the same thing, if there are rivals
-            true = draw.below(2) == 0
-            asking = claim_about(first, first.place if true else rival.place, wording.claim)
-            choices = tuple(f" {truth}" for truth in TRUTH.values())
-            yield Story(order, asking, at, " " + TRUTH[true], choices, rival.place)
-        else:
-            answers = [" " + (fact.room if options.hops == 2 else fact.place) for fact in facts]
-            asking = Sentence(draw.one(wording.questions), {"who": facts[0].who, "what": facts[0].what})
-            yield Story(order, asking, at, answers[0], tuple(sorted(answers)), other)
 
 
 def _arranged(
@@ -545,7 +504,6 @@ def _arranged(
     distractors: Where,
     distance: int | None,
 ) -> list[Sentence]:
-    """Order the sentences of a story."""
     if distractors == "anywhere":
         if distance is None:
             return draw.shuffled([*evidence, *rest, *fillers])

@@ -1,65 +1,17 @@
 """Suites by name, and the instances of every suite."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from heta_lens._util.options import check_at_least, check_choice, check_count, hint
+from heta_lens._util.options import check_choice, check_count
 from heta_lens.data import curated, datasets, recall
 from heta_lens.data.instance import Instance, read_jsonl
-from heta_lens.data.recall import Draw, stories
+from heta_lens.data.recall import Draw
 from heta_lens.data.records import load, read
 
 Source: TypeAlias = str | Path | None
 Instances: TypeAlias = Iterable[Instance]
-
-
-@dataclass(frozen=True)
-class SuiteRequest:
-    """The arguments of `suite`: the source, the split, the number of instances, and the suite's options."""
-
-    name: str
-    path: Source
-    split: str | None
-    limit: int | None
-    seed: int
-    options: Mapping[str, Any]
-
-    def checked_options(self, make: Callable[..., Any], *more: str) -> Mapping[str, Any]:
-        """Return the options; refuse an option unless named in ``more`` or a keyword of ``make``."""
-        kinds = signature(make).parameters.values()
-        known = [*more, *(kind.name for kind in kinds if kind.kind is kind.KEYWORD_ONLY and kind.name != "seed")]
-        for option in self.options:
-            if option not in known:
-                raise TypeError(
-                    f"the {self.name} suite has no option {option!r} here{hint(option, known)}; "
-                    f"it has {', '.join(known) or 'none of its own'}"
-                )
-        return self.options
-
-    def check_no_split(self) -> None:
-        """Refuse a split of a source without splits."""
-        if self.split is not None:
-            raise ValueError(
-                f"split={self.split!r}: what the {self.name} suite is read from has no parts, leave it out"
-            )
-
-    def file(self, kind: str) -> str | Path:
-        """Return the path; refuse a request without a path, or with a split."""
-        if self.path is None:
-            raise ValueError(f"the {self.name} suite is read from a file: give path=, {kind}")
-        self.check_no_split()
-        return self.path
-
-    def limited(self, instances: Instances) -> list[Instance]:
-        """Draw the requested number of instances, in the original order."""
-        every = list(instances)
-        if self.limit is None:
-            return every
-        chosen = Draw(f"limit {self.seed}").some(range(len(every)), self.limit)
-        return [every[number] for number in sorted(chosen)]
 
 
 def suite(
@@ -84,74 +36,52 @@ def suite(
     """
     check_choice("suite", name, SUITES)
     if limit is not None:
-        check_at_least("limit", limit, 1, whole=True)
-    return SUITES[name](SuiteRequest(name, path, split, limit, seed, options))
+        check_count("limit", limit)
+    if split is not None and (path is not None or name not in WITH_SPLITS):
+        raise ValueError(f"split={split!r}: what the {name} suite is read from has no parts, leave it out")
+    if path is None and name in FROM_FILES:
+        raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
+    if name in ("recall", "curated"):
+        options["seed"] = seed
+    if name == "recall":
+        options["count"] = limit
+    every = [*SUITES[name](path, split, **options)]
+    chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
+    return [every[number] for number in sorted(chosen)]
 
 
-def _recall(request: SuiteRequest) -> list[Instance]:
-    options = request.checked_options(stories)
-    if request.path is not None:
-        raise ValueError(f"path={str(request.path)!r} is for suites that are read: recall is made, and takes none")
-    if request.limit is None:
-        raise ValueError("the recall suite has no end: give limit=, the number of stories")
-    check_count("limit", request.limit)
-    split: Any = request.split or "test"
+def _recall(path: Source, split: Any, **options: Any) -> Instances:
+    if path is not None or options["count"] is None:
+        raise ValueError("the recall suite is made, without an end: leave out path=, and give limit=")
     # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.
-    knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
-    return list(recall.instances(split, seed=request.seed, count=request.limit, **knobs))
+    wordings = "more" if options.get("voice") is None else "trained"
+    return recall.instances(split or "test", **{"wordings": wordings, **options})
 
 
-def _curated(request: SuiteRequest) -> list[Instance]:
+def _curated(path: Source, split: str | None, *, seed: int, **options: Any) -> Instances:
     """Return the released instances from a path, or make instances from NarrativeQA and SciQ."""
-    sources = ("narratives", "questions")
-    if request.path is None:
-        options = dict(request.checked_options(curated.pairs, *sources))
-        names = (curated.NARRATIVES, curated.QUESTIONS)
-        narratives, science = (
-            load(name, request.split or "test", options.pop(source, None), option=source)
-            for name, source in zip(names, sources, strict=True)
-        )
-        return request.limited(curated.pairs(narratives, science, seed=request.seed, **options))
-    if {*sources} & request.options.keys():
-        raise ValueError(
-            "path= names the released instances: leave it out to make new ones of narratives= and questions="
-        )
-    request.check_no_split()
-    options = request.checked_options(curated.released)
-    return request.limited(curated.released(read(request.path, "the curated data", field="examples"), **options))
+    if path is not None:
+        return curated.released(read(path, "the curated data", field="examples"), **options)
+    narratives = load(curated.NARRATIVES, split or "test", options.pop("narratives", None))
+    questions = load(curated.QUESTIONS, split or "test", options.pop("questions", None))
+    return curated.pairs(narratives, questions, seed=seed, **options)
 
 
-def _longra(request: SuiteRequest) -> list[Instance]:
-    options = request.checked_options(datasets.longra_instances)
-    path = request.file(f"a json or jsonl file of records with {', '.join(datasets.FIELDS)}")
-    return request.limited(datasets.longra_instances(read(path, "LongRA"), **options))
+def _of_records(make: Callable[..., Instances], name: str, only_split: str = "test") -> Callable[..., Instances]:
+    """Return a suite of a file of records, or of a data set of the hub."""
+    return lambda path, split, **options: make(load(name, split or only_split, path), **options)
 
 
-def _from_hub(
-    make: Callable[..., Instances], name: str, only_split: str | None = None
-) -> Callable[[SuiteRequest], list[Instance]]:
-    """Return a suite of a data set of the hub, or of a file without splits."""
-
-    def made(request: SuiteRequest) -> list[Instance]:
-        options = request.checked_options(make)
-        if request.path is not None or only_split:
-            request.check_no_split()
-        records: Sequence[Mapping[str, Any]] = load(name, request.split or only_split or "test", request.path)
-        return request.limited(make(records, **options))
-
-    return made
-
-
-def _jsonl(request: SuiteRequest) -> list[Instance]:
-    request.checked_options(read_jsonl)
-    return request.limited(read_jsonl(request.file("a file with an instance per line, as write_jsonl makes it")))
-
-
-SUITES: Mapping[str, Callable[[SuiteRequest], list[Instance]]] = {
+SUITES: Mapping[str, Callable[..., Instances]] = {
     "recall": _recall,
     "curated": _curated,
-    "longra": _longra,
-    "tellmewhy": _from_hub(datasets.tellmewhy_instances, datasets.TELLMEWHY_HUB),
-    "wikibio": _from_hub(datasets.wikibio_instances, datasets.WIKIBIO_HUB, datasets.ONLY_SPLIT),
-    "jsonl": _jsonl,
+    "longra": _of_records(datasets.longra_instances, "LongRA"),
+    "tellmewhy": _of_records(datasets.tellmewhy_instances, datasets.TELLMEWHY_HUB),
+    "wikibio": _of_records(datasets.wikibio_instances, datasets.WIKIBIO_HUB, "evaluation"),
+    "jsonl": lambda path, _split: read_jsonl(path),
+}
+WITH_SPLITS = ("recall", "curated", "tellmewhy")
+FROM_FILES = {
+    "longra": "a json or jsonl file of records with text, target, category, antecedent_span, distractor_span",
+    "jsonl": "a file with an instance per line, as write_jsonl makes it",
 }

@@ -273,7 +273,7 @@ def external_methods(path: str | Path) -> list[ExternalMethod]:
     path = Path(path).expanduser()
     path = path / SCORES if path.is_dir() else path
     raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
-    records = from_inseq(path) if is_inseq(raw) else read(path, "scores", option="scores")
+    records = from_inseq(path) if is_inseq(raw) else read(path, "scores")
     rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
     digest = sha256(raw).hexdigest()[:16]
     return [

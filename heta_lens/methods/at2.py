@@ -12,7 +12,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import AtLeast, check_at_least, check_count
+from heta_lens._util.options import AtLeast, check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
 from heta_lens.methods.base import Scores
@@ -52,12 +52,11 @@ class HeadWeights:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "HeadWeights":
-        return load(Path(path).expanduser(), KIND, VERSION, cls._of_fields)
+        def checked(stored: Mapping[str, Any]) -> "HeadWeights":
+            check_record(cls, stored)
+            return cls(**stored)
 
-    @classmethod
-    def _of_fields(cls, stored: Mapping[str, Any]) -> "HeadWeights":
-        check_record(cls, stored)
-        return cls(**stored)
+        return load(Path(path).expanduser(), KIND, VERSION, checked)
 
     def belongs_to(self, adapter: ModelAdapter) -> bool:
         """Compare shape and embeddings with a model, which may be in another class or precision."""
@@ -74,7 +73,6 @@ def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:
 
 @cache
 def demo_weights() -> HeadWeights:
-    """Load the weights that ship with the demo model."""
     return HeadWeights.load(FITTED)
 
 
@@ -151,11 +149,9 @@ class At2(WithBos):
 
 
 def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:
-    """Return the attention of every head from the last position."""
     return torch.stack([pattern[:, -1] for pattern in prediction.patterns])
 
 
-# ------------------------------------------------------------------------------------------------------- fit of weights
 def fit_at2(
     predictions: Iterable[Prediction],
     *,
@@ -183,12 +179,22 @@ def fit_at2(
         seed: of the ablations and of the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
-    for name, value, least in (("samples", samples, 2), ("steps", steps, 1), ("batch", batch, 1)):
-        check_count(name, value, least)
-    check_at_least("seed", seed, 0, whole=True)
+    check_count("samples", samples, 2)
+    check_count("steps", steps)
     AtLeast(0.01, below=1.0)("keep", keep)
     check_mask("mask", mask)
-    adapter, features, log_odds = _measured(predictions, mask, samples, keep, seed, progress)
+    generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[tuple[Tensor, Tensor]]()
+    total = len(predictions) if isinstance(predictions, Sized) else 0
+    with working({"predictions": total}, progress) as work:
+        for prediction in predictions:  # which is not kept
+            adapter = adapter or prediction.adapter
+            if prediction.adapter.model is not adapter.model:
+                raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
+            measured.append(ablations(prediction, mask, samples, keep, generator))
+            work.add("predictions", 1)
+    if adapter is None or len(measured) < 2:
+        raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
+    features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
     fit, start = partial(minimised, steps=steps, batch=batch, seed=seed), equal_weights(adapter)
     held = torch.arange(len(features)) % FOLDS == min(FOLDS, len(features)) - 1
     weights, apart = fit(features, log_odds, start), fit(features[~held], log_odds[~held], start)
@@ -201,27 +207,6 @@ def fit_at2(
         "seed": seed,
     }
     return HeadWeights.of(adapter, weights, **facts)
-
-
-def _measured(
-    predictions: Iterable[Prediction], mask: Mask, samples: int, keep: float, seed: int, progress: bool | None
-) -> tuple[ModelAdapter, Float[Tensor, "prompt ablation layer head"], Float[Tensor, "prompt ablation"]]:
-    """Return the model, and the `ablations` of every prediction, without keeping the prediction."""
-    generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[tuple[Tensor, Tensor]]()
-    total = len(predictions) if isinstance(predictions, Sized) else 0
-    with working({"predictions": total}, progress) as work:
-        for prediction in predictions:
-            if not isinstance(prediction, Prediction):
-                raise TypeError(f"fit_at2 takes predictions, Prediction.from_cache(cache, target), not {prediction!r}")
-            adapter = adapter or prediction.adapter
-            if prediction.adapter.model is not adapter.model:
-                raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
-            measured.append(ablations(prediction, mask, samples, keep, generator))
-            work.add("predictions", 1)
-    if adapter is None or len(measured) < 2:
-        raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
-    features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
-    return adapter, features, log_odds
 
 
 @one_at_a_time("prediction")

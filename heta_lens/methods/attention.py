@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.options import WithBatch, WithLayer, full_ids, pattern_runs, streams, value_runs
 from heta_lens.model.hooks import Hook, head_outputs, values_name
@@ -44,7 +44,6 @@ class AttentionLast(AttentionMethod, WithLayer):
         return Scores(pattern[:, -1].mean(0))
 
 
-# -------------------------------------------------------------------------------------------------------------- rollout
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionRollout(AttentionMethod):
     """Attention rollout (Abnar & Zuidema 2020): attention multiplied through the layers, from the last position down.
@@ -105,7 +104,6 @@ def shares(rows: Float[Tensor, "query key"], own: Float[Tensor, "query key"]) ->
     return torch.where(sums > 0, rows / torch.where(sums > 0, sums, 1), own)
 
 
-# ---------------------------------------------------------------------------------------------------------- value norms
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionNorm(AttentionMethod, WithLayer):
     """Norm-based attention (Kobayashi 2020): norms of the vectors that attention moves, not only weights.
@@ -144,11 +142,11 @@ class AttentionNorm(AttentionMethod, WithLayer):
         return {"forwards": read + (layers if self.residual else 0)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        last, layers = prediction.adapter.layers - 1, [*range(prediction.adapter.layers)]
         if self.reduce == "rollout":
             scores = last_row(self._maps(prediction))
         else:
-            layers = layers if self.reduce == "mean" else [last if self.layer is None else self.layer]
+            every = range(prediction.adapter.layers)
+            layers = every if self.reduce == "mean" else [every[-1 if self.layer is None else self.layer]]
             scores = torch.cat([*self._norms(prediction, layers, [len(prediction) - 1])]).mean(0)
         progress.add("forwards", self.work(prediction)["forwards"])
         return Scores(scores)
@@ -172,19 +170,15 @@ class AttentionNorm(AttentionMethod, WithLayer):
                 pattern = torch.cat([pattern, torch.eye(len(prediction)).to(pattern)[None]])
                 wrote = torch.cat([wrote, prediction.states(layer)[None]])
             rows = rearrange(pattern[:, list(queries)], "head query key -> query head key")
-            norms = partial(moved_norms, wrote=wrote, summed=self.heads == "summed")
+
+            def norms(rows: Float[Tensor, "query head key"], wrote: Tensor = wrote) -> Float[Tensor, "query key"]:
+                if self.heads == "summed":
+                    return einsum(rows, wrote, "query head key, head key d -> query key d").norm(dim=-1)
+                return einsum(rows, wrote.norm(dim=-1), "query head key, head key -> query key")
+
             yield prediction.prompt.batches("auto", len(prediction)).map(norms, rows, len(prediction))
 
 
-def moved_norms(
-    rows: Float[Tensor, "query head key"], wrote: Float[Tensor, "head key d"], summed: bool
-) -> Float[Tensor, "query key"]:
-    if summed:
-        return einsum(rows, wrote, "query head key, head key d -> query key d").norm(dim=-1)
-    return einsum(rows, wrote.norm(dim=-1), "query head key, head key -> query key")
-
-
-# -------------------------------------------------------------------------------------------------------- value zeroing
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ValueZeroing(AttentionMethod, WithBatch):
     """Value zeroing (Mohebbi 2023): changes of every position's state when a token's value vectors are zeroed.
@@ -215,41 +209,34 @@ class ValueZeroing(AttentionMethod, WithBatch):
         clean = streams(prediction, full_ids(prediction)[None], range(1, prediction.adapter.layers + 1))
         progress.add("forwards", 1)
         first = 0 if self.reduce == "rollout" else n - 1
-        measure = partial(changes, prediction, clean, first, partial(progress.add, "forwards"))
-        changed = prediction.prompt.batches(self.batch, n).map(measure, torch.arange(n, device=device), n)
+
+        @torch.no_grad()
+        def changes(sources: Int[Tensor, "source"]) -> Float[Tensor, "source l query"]:
+            """Compute ``1 - cos`` of queries from the first on, in one run that gives layers clean states."""
+            turned = dict[int, Tensor]()
+
+            def without_values(live: Tensor) -> Tensor:
+                zeroed = live.clone()
+                zeroed[torch.arange(len(sources), device=live.device), sources] = 0
+                return zeroed
+
+            def compare(layer: int, live: Tensor) -> Tensor:
+                was, now = clean[layer][:, first:n], live[:, first:n].to(clean[layer])
+                away = normalize(now, dim=-1) - normalize(was, dim=-1)  # precise also where the states hardly differ
+                turned[layer] = away.square().sum(-1) / 2
+                return clean[layer].to(live).expand_as(live)
+
+            hooks: dict[str, Hook] = {values_name(layer - 1): without_values for layer in clean}
+            hooks |= {prediction.adapter.stream_name(layer): partial(compare, layer) for layer in clean}
+            ids = repeat(full_ids(prediction), "pos -> source pos", source=len(sources))
+            prediction.adapter.run(ids, hooks, whole=bool(prediction.prompt.user_hooks))
+            progress.add("forwards", len(sources))
+            return torch.stack([turned[layer] for layer in clean], 1)
+
+        changed = prediction.prompt.batches(self.batch, n).map(changes, torch.arange(n, device=device), n)
         own = torch.eye(n).to(changed)[first:]
         by_layer = rearrange(changed, "source l query -> l query source").tril(first)
         maps = [shares(torch.where(change < self.floor, 0, change), own) for change in by_layer]
         if self.reduce == "rollout":
             return Scores(last_row(reversed(maps)))
         return Scores(torch.cat(maps if self.reduce == "mean" else maps[-1:]).mean(0))
-
-
-@torch.no_grad()
-def changes(
-    prediction: Prediction,
-    clean: Mapping[int, Float[Tensor, "1 pos d"]],
-    first: int,
-    done: Done,
-    sources: Int[Tensor, "source"],
-) -> Float[Tensor, "source l query"]:
-    """Compute ``1 - cos`` by source, layer and query from the first on, in one run that gives layers clean states."""
-    queries, turned = slice(first, len(prediction)), dict[int, Tensor]()
-
-    def without_values(live: Tensor) -> Tensor:
-        zeroed = live.clone()
-        zeroed[torch.arange(len(sources), device=live.device), sources] = 0
-        return zeroed
-
-    def compare(layer: int, live: Tensor) -> Tensor:
-        was, now = clean[layer][:, queries], live[:, queries].to(clean[layer])
-        away = normalize(now, dim=-1) - normalize(was, dim=-1)  # precise also where the states hardly differ
-        turned[layer] = away.square().sum(-1) / 2
-        return clean[layer].to(live).expand_as(live)
-
-    hooks: dict[str, Hook] = {values_name(layer - 1): without_values for layer in clean}
-    hooks |= {prediction.adapter.stream_name(layer): partial(compare, layer) for layer in clean}
-    ids = repeat(full_ids(prediction), "pos -> source pos", source=len(sources))
-    prediction.adapter.run(ids, hooks, whole=bool(prediction.prompt.user_hooks))
-    done(len(sources))
-    return torch.stack([turned[layer] for layer in clean], 1)

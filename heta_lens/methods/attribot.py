@@ -13,8 +13,7 @@ from heta_lens._util.numerics import js
 from heta_lens._util.options import COUNT
 from heta_lens._util.text import visible_span
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores
-from heta_lens.methods.sources import Members, WithSources, nothing_to_score
+from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction
@@ -36,7 +35,6 @@ class ArcJsd(WithSources):
         "Li et al., Attributing response to context: a Jensen–Shannon divergence driven mechanistic study of "
         "context attribution in retrieval-augmented generation, 2025, arXiv:2505.16415"
     )
-    family: ClassVar = "perturbation"
     cost: ClassVar = "sources · F, of long contexts each from the source on"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
@@ -48,16 +46,13 @@ class ArcJsd(WithSources):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": len(self.sources(prediction)[1])}
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        sources, clean = self.sources(prediction)[1], prediction.log_probs.double()
-        if not len(sources):
-            return nothing_to_score(prediction, "source_scores")
+    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+        clean = prediction.log_probs.double()
 
         def moved(logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row"]:
             return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # rounding may exceed the bound
 
-        values = self.without_each(prediction, sources, moved, progress)
-        return self.scores(prediction, sources, values, {"source_scores": values.tolist()})
+        return Values(self.without_each(prediction, sources, moved, progress))
 
 
 def check_proxy(name: str, proxy: Any) -> None:
@@ -91,7 +86,6 @@ class AttriBot(WithSources):
         "Liu, Kandpal & Raffel, AttriBoT: a bag of tricks for efficiently approximating leave-one-out context "
         "attribution, ICLR 2025, arXiv:2411.15102"
     )
-    family: ClassVar = "perturbation"
     cost: ClassVar = (
         "sources · F, of long contexts each from the source on; pruned, (paragraphs + sources kept + 1) · F"
     )
@@ -112,7 +106,12 @@ class AttriBot(WithSources):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         if self.proxy is not None:
-            check_tokens_of(ModelAdapter(self.proxy), prediction)
+            proxy, adapter, ids = ModelAdapter(self.proxy), prediction.adapter, prediction.ids.tolist()
+            if max(ids) >= proxy.vocabulary or proxy.tokenizer.decode(ids) != adapter.tokenizer.decode(ids):
+                raise ValueError(
+                    f"the proxy has other tokens than this model ({proxy.vocabulary} and {adapter.vocabulary}): choose "
+                    "one that reads the same ids as the same text"
+                )
             super().check(predicted_by(self.proxy, prediction))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
@@ -123,10 +122,7 @@ class AttriBot(WithSources):
         most = sorted((int(inside(part, sources).sum()) for part in first), reverse=True)[: self.prune_to]
         return {"forwards": len(first) + 1 + sum(most)}
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        sources = self.sources(prediction)[1]
-        if not len(sources):
-            return nothing_to_score(prediction, "source_scores", "measured")
+    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
         left = np.ones(len(sources), dtype=bool)
         if self.prune_to is None:
             values = self._drops(prediction, sources, progress)
@@ -138,8 +134,7 @@ class AttriBot(WithSources):
             whole, *without = worths(sources, masks, self.coalitions(prediction, "log_prob", progress))
             values = np.zeros(len(sources))
             values[left] = whole - np.array(without)
-        facts = {"source_scores": values.tolist(), "measured": left.tolist()}
-        return self.scores(prediction, sources, values, facts)
+        return Values(values, {"measured": left.tolist()})
 
     def _first(self, prediction: Prediction, sources: Members) -> Bool[np.ndarray, "part pos"]:
         """Return what the first pass leaves out in turn: single sources by a proxy, else paragraphs."""
@@ -165,16 +160,6 @@ class AttriBot(WithSources):
 def inside(part: Bool[np.ndarray, "pos"], sources: Members) -> Bool[np.ndarray, "source"]:
     """Return the sources inside a part."""
     return np.any(sources[:, part], axis=1)
-
-
-def check_tokens_of(proxy: ModelAdapter, prediction: Prediction) -> None:
-    """Refuse a proxy with a different vocabulary."""
-    ids, adapter = prediction.ids.tolist(), prediction.adapter
-    if max(ids) >= proxy.vocabulary or proxy.tokenizer.decode(ids) != adapter.tokenizer.decode(ids):
-        raise ValueError(
-            f"the proxy has other tokens than this model ({proxy.vocabulary} and {adapter.vocabulary}): choose one "
-            "that reads the same ids as the same text"
-        )
 
 
 def predicted_by(model: Any, prediction: Prediction) -> Prediction:

@@ -1,6 +1,6 @@
 """Causal tracing (Meng 2022): corrupt the context with noise, then restore one clean state of one token."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +13,6 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithSeed, full_ids, streams
-from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, put
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.masking import masked_copies
@@ -47,9 +46,7 @@ class CausalTracing(WithSeed, WithBatch):
     scale: Scale = "prob"
 
     name: ClassVar = "causal_tracing"
-    paper: ClassVar[str] = (
-        "Meng et al., Locating and editing factual associations in GPT, NeurIPS 2022, arXiv:2202.05262"
-    )
+    paper: ClassVar = "Meng et al., Locating and editing factual associations in GPT, NeurIPS 2022, arXiv:2202.05262"
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
     scaled_by: ClassVar = ("samples", "layers")
@@ -74,7 +71,17 @@ class CausalTracing(WithSeed, WithBatch):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done, batches = partial(progress.add, "forwards"), prediction.prompt.batches(self.batch, len(prediction))
         g = partial(likelihood, prediction, scale=self.scale, done=done)
-        restored = partial(each_restored, batches=batches, g=g)
+
+        def restored(
+            states: Float[Tensor, "pos d"], others: Float[Tensor, "pos d"], layer: int | None = None
+        ) -> Float[Tensor, "pos"]:
+            """Compute g with the state of a single position replaced, for every position."""
+
+            def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+                return g(masked_copies(states, positions, others[positions]), layer=layer)
+
+            return batches.map(run, torch.arange(len(states), device=states.device), len(states))
+
         clean, subject = prediction.embeddings, all_but_bos(prediction)
         corrupted = (with_noise(prediction, subject, self.noise, self.seed, sample) for sample in range(self.samples))
         if self.mode == "noise_one":
@@ -127,19 +134,3 @@ def with_noise(
     noise = amount * prediction.embeddings.std(correction=0) * torch.from_numpy(drawn).to(prediction.embeddings)
     noise[~subject.to(noise.device)] = 0
     return prediction.embeddings + noise
-
-
-def each_restored(
-    states: Float[Tensor, "pos d"],
-    others: Float[Tensor, "pos d"],
-    layer: int | None = None,
-    *,
-    batches: Batches,
-    g: Callable[..., Float[Tensor, "copy"]],
-) -> Float[Tensor, "pos"]:
-    """Compute g with the state of a single position replaced, for every position."""
-
-    def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-        return g(masked_copies(states, positions, others[positions]), layer=layer)
-
-    return batches.map(run, torch.arange(len(states), device=states.device), len(states))

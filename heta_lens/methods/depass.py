@@ -14,6 +14,7 @@ from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, Scores, refuse_hooks
 from heta_lens.methods.options import full_ids, pattern_runs
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
 from heta_lens.model.weights import read_or_run, vector_of
@@ -79,14 +80,15 @@ class DePass(Method):
         return {"forwards": pattern_runs(prediction, prediction.adapter.layers) + 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        clean, model = Clean.of(prediction), cast(Any, prediction.adapter.model)
+        clean, model, depth = Clean.of(prediction), cast(Any, prediction.adapter.model), prediction.adapter.layers
         progress.add("forwards", self.work(prediction)["forwards"])
         own, embeddings = torch.eye(len(prediction)).to(prediction.embeddings), prediction.embeddings
         parts = einsum(own, embeddings, "part pos, pos d -> part pos d")
-        parts = torch.cat([parts, (clean.streams[0] - embeddings)[None]])  # the last part: positions and biases
-        for layer in range(prediction.adapter.layers):
+        positions = clean.states[stream_name(0, depth)] - embeddings
+        parts = torch.cat([parts, positions[None]])  # the last part, which gets biases too
+        for layer in range(depth):
             parts = self._passed(parts, layer, clean)
-            check_whole(parts, clean.streams[layer + 1], layer)
+            check_whole(parts, clean.states[stream_name(layer + 1, depth)], layer)
         last = normalised(parts[:, -1:], "ln_final", clean)[:, 0]
         logits = with_bias(last @ model.W_U.to(last), model.b_U)
         leaf = logits.sum(0).detach().requires_grad_()
@@ -98,15 +100,15 @@ class DePass(Method):
         """Return the parts after a layer; attention and MLP in parallel read the same states."""
         adapter, at = clean.prediction.adapter, f"blocks.{layer}."
         after = parts + attention(normalised(parts, f"{at}ln1", clean), layer, clean)
-        if neurons(adapter, layer) is None:
+        if (mlp := neurons(adapter, layer)) is None:
             return after
         parallel = bool(getattr(adapter.model.cfg, "parallel_attn_mlp", False))
-        norm = "ln2" if f"{at}ln2" in clean.scales else "ln1"
-        return after + self._written(normalised(parts if parallel else after, at + norm, clean), layer, clean)
+        norm = "ln2" if f"{at}ln2{SCALE}" in clean.states else "ln1"
+        read = normalised(parts if parallel else after, at + norm, clean)
+        return after + self._written(read, adapter, layer, clean.states[mlp.after])
 
-    def _written(self, read: Parts, layer: int, clean: "Clean") -> Parts:
+    def _written(self, read: Parts, adapter: ModelAdapter, layer: int, clean: Float[Tensor, "pos neuron"]) -> Parts:
         """Return the outputs of neurons, computed position by position, since a position has parts · neurons inputs."""
-        adapter = clean.prediction.adapter
         mlp = adapter.model.blocks[layer].mlp
         weights_of = partial(read_or_run, mlp, dtype=adapter.dtype)
         gated = getattr(adapter.model.cfg, "gated_mlp", False)
@@ -115,7 +117,7 @@ class DePass(Method):
         weights = weights_of(name, projection, width=read.shape[-1]).to(read)
         outputs = weights_of("W_out", "out", width=weights.shape[-1]).to(read)
         written = [
-            self._shares(with_bias(read[:, at] @ weights, bias), at) * clean.neurons[layer][at] @ outputs
+            self._shares(with_bias(read[:, at] @ weights, bias), at) * clean[at] @ outputs
             for at in range(read.shape[1])
         ]
         return with_bias(torch.stack(written, 1), bias_of(mlp, "b_out", "out"))
@@ -147,10 +149,6 @@ def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
     return taylor_shares(above.where(above.any(0), counts.to(added)), counts)
 
 
-def relu_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
-    return taylor_shares(added.clamp(min=0), counts)
-
-
 def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
     kept = added * counts
     whole = kept.sum(0)
@@ -160,37 +158,28 @@ def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
 SHARES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": max_shares,
     "linear": linear_shares,
-    "relu": relu_shares,
+    "relu": lambda added, counts: taylor_shares(added.clamp(min=0), counts),
     "taylor": taylor_shares,
 }
 
 
 class Clean(NamedTuple):
-    """Activations of the context: streams, scales of norms by place, patterns, and outputs of neurons."""
+    """Attention patterns of the context; streams, scales of norms and outputs of neurons by the name of the hook."""
 
     prediction: Prediction
-    streams: list[Float[Tensor, "pos d"]]
-    scales: Mapping[str, Float[Tensor, "pos 1"]]
     patterns: Sequence[Float[Tensor, "head query key"]]
-    neurons: list[Float[Tensor, "pos neuron"]]
+    states: Mapping[str, Float[Tensor, "pos _"]]
 
     @classmethod
     def of(cls, prediction: Prediction) -> "Clean":
-        adapter, like, layers = prediction.adapter, prediction.embeddings, range(prediction.adapter.layers)
-        places = [f"blocks.{layer}.ln{number}" for layer in layers for number in (1, 2)] + ["ln_final"]
-        streams = [stream_name(layer, adapter.layers) for layer in (*layers, adapter.layers)]
-        scales = {place: place + SCALE for place in places if place + SCALE in adapter.points}
-        written = [mlp.after for mlp in (neurons(adapter, layer) for layer in layers) if mlp]
-        names = [*streams, *scales.values(), *written]
+        adapter, layers = prediction.adapter, range(prediction.adapter.layers)
+        scales = [f"blocks.{layer}.ln{number}{SCALE}" for layer in layers for number in (1, 2)] + ["ln_final" + SCALE]
+        names = [stream_name(layer, len(layers)) for layer in range(len(layers) + 1)]
+        names += [name for name in scales if name in adapter.points]
+        names += [mlp.after for layer in layers if (mlp := neurons(adapter, layer))]
         noted = live(adapter, full_ids(prediction), names, hooked=bool(prediction.prompt.user_hooks))
-        found = {name: states[: len(prediction)].to(like) for name, states in zip(names, noted, strict=True)}
-        return cls(
-            prediction,
-            [found[name] for name in streams],
-            {place: found[name] for place, name in scales.items()},
-            prediction.patterns,
-            [found[name] for name in written],
-        )
+        found = [states[: len(prediction)].to(prediction.embeddings) for states in noted]
+        return cls(prediction, prediction.patterns, dict(zip(names, found, strict=True)))
 
 
 def with_bias(parts: Float[Tensor, "part *of"], bias: Tensor | None) -> Float[Tensor, "part *of"]:
@@ -200,13 +189,14 @@ def with_bias(parts: Float[Tensor, "part *of"], bias: Tensor | None) -> Float[Te
 
 def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
     """Normalise parts by the norm at this place, with the scale of the whole stream."""
-    if place not in clean.scales:
+    scale = clean.states.get(place + SCALE)
+    if scale is None:
         return parts
     model: Any = clean.prediction.adapter.model
     norm = reduce(getattr, place.split("."), model)
     if not str(model.cfg.normalization_type).startswith("RMS"):
         parts = parts - parts.mean(-1, keepdim=True)
-    scaled = parts / clean.scales[place][-parts.shape[1] :]
+    scaled = parts / scale[-parts.shape[1] :]
     weight, bias = vector_of(norm, "w", norm, "weight"), vector_of(norm, "b", norm, "bias")
     return with_bias(scaled if weight is None else scaled * weight.to(scaled), bias)
 

@@ -40,7 +40,7 @@ class Gilot(WithMask, WithBatch):
     """
 
     distance: Literal["ot", "kl", "l2"] = "ot"
-    nucleus: Annotated[float | int, AtLeast(0)] = 0.9999
+    nucleus: Annotated[float | int, AtLeast(1e-9, most=1)] = 0.9999
     support: Annotated[int, AtLeast(1, whole=True)] = 1000
     length: Annotated[int, COUNT] = 1
     beams: Annotated[int, COUNT] = 1
@@ -52,11 +52,6 @@ class Gilot(WithMask, WithBatch):
     signed: ClassVar = False
     target_agnostic: ClassVar = True
     adapted: ClassVar = "by default only the next token is considered; transport is exact; texts do not end"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.nucleus <= 1:
-            raise ValueError(f"nucleus={self.nucleus} must be above 0 and at most 1")
 
     @property
     def without_effect(self) -> Mapping[str, str]:

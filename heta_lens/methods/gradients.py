@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from einops import einsum
@@ -108,7 +108,6 @@ class GradCam(OneGradient, WithLayer):
         return Scores(einsum(states, weights, "pos d, pos d -> pos").relu(), {"layer": layer})
 
 
-# ------------------------------------------------------------------------------------------------------ Jacobian Scopes
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JacobianScope(Method):
     """Jacobian Scopes (Liu 2026): the effect of every token's embedding on the output of the last norm.
@@ -127,9 +126,7 @@ class JacobianScope(Method):
     rank: Annotated[int | None, AtLeast(1, whole=True)] = 1
 
     name: ClassVar = "jacobian_scope"
-    paper: ClassVar[str] = (
-        "Liu et al., Jacobian Scopes: token-level causal attributions in LLMs, 2026, arXiv:2601.16407"
-    )
+    paper: ClassVar = "Liu et al., Jacobian Scopes: token-level causal attributions in LLMs, 2026, arXiv:2601.16407"
     family: ClassVar = "gradient"
     cost: ClassVar = "F + rank · B, and an eigendecomposition as wide as the model; temperature: F + B"
     signed: ClassVar = False
@@ -141,7 +138,9 @@ class JacobianScope(Method):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        if self.scope == "temperature" and last_norm_is_folded(prediction.adapter.model):
+        model = prediction.adapter.model
+        folded = str(getattr(model.cfg, "normalization_type", None)).endswith("Pre")
+        if self.scope == "temperature" and (folded or getattr(model, "compatibility_mode", False)):
             raise ValueError(
                 "scope='temperature' reads how long the last norm's result is, and the norm's weights were folded into "
                 "the unembedding: load the model without processing its weights, or choose scope='fisher'"
@@ -215,8 +214,3 @@ def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tenso
     every = torch.eye(len(y), dtype=y.dtype, device=y.device)
     matrix = torch.cat([columns(chunk) for chunk in every.split(TOGETHER)]).double()
     return (matrix + matrix.T) / 2
-
-
-def last_norm_is_folded(model: Any) -> bool:
-    kind = str(getattr(model.cfg, "normalization_type", None))
-    return kind.endswith("Pre") or bool(getattr(model, "compatibility_mode", False))

@@ -14,7 +14,8 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast
 from heta_lens._util.python import Lazy
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores
+from heta_lens.methods.attention import AttentionMethod, shares
+from heta_lens.methods.base import Scores
 from heta_lens.methods.options import full_ids, pattern_runs, value_runs
 from heta_lens.model.hooks import added_names, after_attention_name, head_outputs, stream_name
 from heta_lens.prediction.activations import live
@@ -79,16 +80,11 @@ def parts(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class InformationFlow(Method):
-    family: ClassVar = "attention"
-    signed: ClassVar = False
-    target_agnostic: ClassVar = True
-
+class InformationFlow(AttentionMethod):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction) + 1}
 
 
-# ------------------------------------------------------------------------------------------------------------------ IFR
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ifr(InformationFlow):
     """IFR, information flow routes (Ferrando 2024): the supply of every token, followed from the last layer down.
@@ -133,11 +129,9 @@ def edges(layer: Layer, queries: Int[Tensor, "query"], threshold: float | int) -
     own = torch.eye(len(layer.before)).to(supplied)[queries]
     kept = (supplied * (supplied > threshold)).sum(0)
     kept = kept + rearrange(stayed * (stayed > threshold), "query -> query 1") * own
-    sums = kept.sum(-1, keepdim=True)
-    return torch.where(sums > 0, kept / torch.where(sums > 0, sums, 1), own)
+    return shares(kept, own)
 
 
-# ----------------------------------------------------------------------------------------------------------- FlashTrace
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FlashTrace(InformationFlow):
     """FlashTrace (Pan 2026): the shares of tokens in a span's residual streams, over layers and hops.

@@ -46,6 +46,10 @@ class PathIntegral(WithBos, WithScale, WithBatch):
     steps: Annotated[int, COUNT] = 50
     rule: Rule = "gauss_legendre"
 
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    scaled_by: ClassVar = ("steps",)
+
     def __call__(self, prediction: Prediction) -> Attribution:
         """Explain a prediction; ``options`` of the result name the mask that was taken."""
         if self.mask is None:
@@ -81,13 +85,8 @@ class IntegratedGradients(PathIntegral):
     """
 
     name: ClassVar = "integrated_gradients"
-    paper: ClassVar[str] = (
-        "Sundararajan, Taly & Yan, Axiomatic attribution for deep networks, ICML 2017, arXiv:1703.01365"
-    )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
+    paper: ClassVar = "Sundararajan, Taly & Yan, Axiomatic attribution for deep networks, ICML 2017, arXiv:1703.01365"
     cost: ClassVar = "steps · (F + B)"
-    scaled_by: ClassVar = ("steps",)
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": self.steps + 2, "backwards": self.steps}
@@ -113,7 +112,6 @@ class IntegratedGradients(PathIntegral):
 
 
 def completeness(due: float, reached: float) -> dict[str, float]:
-    """Return what the scores should add up to, and the error."""
     return {"completeness_gap": abs(due - reached), "completeness_due": due}
 
 
@@ -128,13 +126,13 @@ def completeness_cause(
     places = torch.cat([torch.zeros(1), nodes, torch.ones(1)])
     reached = torch.cat([ends[:1].cpu(), values, ends[1:].cpu()])
     rises = torch.cat([slopes[:1], slopes, slopes[-1:]])
-    fine, coarse = (_missed(places[::by], reached[::by], rises[::by]) for by in (1, 2))
-    return {"completeness_cause": "mask" if len(nodes) >= FEW and coarse < 2 * fine else "steps"}
 
+    def missed(by: int) -> float:
+        """Sum the errors of predicting values from the preceding values by the slopes."""
+        mean_rises = (rises[::by][1:] + rises[::by][:-1]) / 2
+        return float((reached[::by].diff() - places[::by].diff() * mean_rises).abs().sum())
 
-def _missed(places: Float[Tensor, "point"], values: Float[Tensor, "point"], slopes: Float[Tensor, "point"]) -> float:
-    """Sum the errors of predicting values from the preceding values by the slopes."""
-    return float((values.diff() - places.diff() * (slopes[1:] + slopes[:-1]) / 2).abs().sum())
+    return {"completeness_cause": "mask" if len(nodes) >= FEW and missed(2) < 2 * missed(1) else "steps"}
 
 
 def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:
@@ -159,9 +157,6 @@ def quadrature(rule: Rule, steps: int) -> tuple[Float[Tensor, "step"], Float[Ten
     return (places + first) / steps, torch.full_like(places, 1 / steps)
 
 
-# ------------------------------------------------------------------------------------- sequential integrated gradients
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SequentialIntegratedGradients(PathIntegral):
     """Sequential integrated gradients (Enguehard 2023): integrated gradients of a single token at a time.
@@ -178,10 +173,7 @@ class SequentialIntegratedGradients(PathIntegral):
         "Enguehard, Sequential integrated gradients: a simple but effective method for explaining language "
         "models, Findings of ACL 2023, arXiv:2305.15853"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
-    scaled_by: ClassVar = ("steps",)
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         points = len(prediction) * self.steps
@@ -225,9 +217,6 @@ class SequentialIntegratedGradients(PathIntegral):
             ends = torch.cat([whole - drops[worst], whole])
             facts |= completeness_cause(nodes, *paths[worst], ends)
         return Scores(scores, facts)
-
-
-# ------------------------------------------------------------------------------------ discretized integrated gradients
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -313,7 +302,11 @@ def anchor_words(
     for _ in range(steps):
         used[rows, current] = True
         around = neighbours(table, squares, current, near)
-        costs = cost(table[around], rearrange(here, "word d -> word 1 d"), baseline, steps, strategy)
+        candidates, start = table[around], rearrange(here, "word d -> word 1 d")
+        if strategy == "maxcount":
+            costs = -between(candidates, start, baseline).sum(-1).to(table)
+        else:
+            costs = (candidates - monotone(candidates, start, baseline, steps)).norm(dim=-1)
         least = costs.masked_fill(used.gather(1, around), inf).min(-1)  # the first of equal costs
         arrived = arrived | least.values.isinf()
         current = around[rows, least.indices]
@@ -336,19 +329,6 @@ def neighbours(
     room = count - closer.sum(-1, keepdim=True)
     nearest = closer | (level & (level.cumsum(-1) <= room))
     return rearrange(nearest.nonzero()[:, 1], "(word near) -> word near", near=count)
-
-
-def cost(
-    anchors: Float[Tensor, "word near d"],
-    here: Float[Tensor, "word 1 d"],
-    baseline: Float[Tensor, "d"],
-    steps: int,
-    strategy: Strategy,
-) -> Float[Tensor, "word near"]:
-    """Return the costs of the candidates; the cheapest candidate becomes the anchor."""
-    if strategy == "maxcount":
-        return -between(anchors, here, baseline).sum(-1).to(anchors)
-    return (anchors - monotone(anchors, here, baseline, steps)).norm(dim=-1)
 
 
 def between(
@@ -379,12 +359,8 @@ def word_path(
 
 
 def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
-    """Add a midpoint between any two neighbouring points."""
     middle = torch.stack([path[:-1], (path[:-1] + path[1:]) / 2], 1)
     return torch.cat([rearrange(middle, "point two pos d -> (point two) pos d"), path[-1:]])
-
-
-# ---------------------------------------------------------------------------------------------------------------- faml
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

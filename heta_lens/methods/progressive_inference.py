@@ -13,15 +13,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithSeed
-from heta_lens.prediction.coalitions import (
-    each_token,
-    placed,
-    random_coalitions,
-    read_everywhere,
-    shapley,
-    sizes,
-    still_there,
-)
+from heta_lens.prediction import coalitions
 from heta_lens.prediction.masking import ablated, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
@@ -91,7 +83,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         done = partial(progress.add, "forwards")
         if self.passes == "multi":
             return self._shapley(prediction, done)
-        after = read_everywhere(prediction, prediction.embeddings[None], self.scale, done)[0]
+        after = coalitions.read_everywhere(prediction, prediction.embeddings[None], self.scale, done)[0]
         before = torch.zeros_like(after[:1])
         if self.before == "bos" and prediction.begins:
             before = after[:1]
@@ -103,29 +95,31 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         return Scores(after.diff(prepend=before))
 
     def _shapley(self, prediction: Prediction, done: Done) -> Scores:
-        members = each_token(prediction, self.keep_bos)
+        members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
         masks = np.ones((self.samples, 1), dtype=bool)
         if players > 1:
-            masks = random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
+            masks = coalitions.random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
         mask, ends = prediction.mask_vector(self.mask), np.array([[False], [True]]).repeat(players, 1)
-        present, all_or_none = (torch.from_numpy(still_there(members, which)) for which in (masks, ends))
+        present, all_or_none = (torch.from_numpy(coalitions.still_there(members, which)) for which in (masks, ends))
         batches = prediction.prompt.batches(self.batch, len(prediction), read=len(prediction))
         empty, full = ablated(prediction, all_or_none, mask, self.scale, batches, done).tolist()
-        read = partial(read_everywhere, prediction, scale=self.scale, done=done)
+        read = partial(coalitions.read_everywhere, prediction, scale=self.scale, done=done)
         likelihoods = with_others_masked(prediction, present, mask, read, batches).cpu().double().numpy()
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)
         values = likelihoods[:, len(prediction) - players :].reshape(-1)[proper]
         weights = evened(pooled[proper].sum(1), players)
-        shares = shapley(pooled[proper], values, weights, empty, full, self.penalty)
+        shares = coalitions.shapley(pooled[proper], values, weights, empty, full, self.penalty)
         gap = abs(full - empty - float(shares.sum()))
-        return Scores(placed(prediction, members, shares), {"coalitions": int(proper.sum()), "completeness_gap": gap})
+        return Scores(
+            coalitions.placed(prediction, members, shares), {"coalitions": int(proper.sum()), "completeness_gap": gap}
+        )
 
 
 def evened(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:
     """Return weights whose sums by coalition size are the weights in Shapley values."""
     share = np.bincount(size, minlength=players)[1:] / max(1, len(size))
-    return sizes(players)[size - 1] / share[size - 1]
+    return coalitions.sizes(players)[size - 1] / share[size - 1]

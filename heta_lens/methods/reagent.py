@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
@@ -16,16 +15,13 @@ from torch import Tensor
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import Kind
-from heta_lens._util.text import Span
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithSeed
-from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import appended, locate
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
-END = Span(-1, -1)  # in place of the span after the last token
 SURE = 1e-6  # distance of shares from 0 and 1, so that their log-odds are finite
 AGREED = 2  # probes that must rank a token among the first for the rationale
 
@@ -51,17 +47,9 @@ def replaced(
     """Replace the tokens at these positions by tokens of a vocabulary of this size."""
     if not len(positions):
         return ids
-    returned = replacer(ids, positions, generator)
-    try:
-        others = torch.as_tensor(returned)
-    except (TypeError, ValueError, RuntimeError):
-        others = torch.empty(0)
-    whole = others.shape == positions.shape and not others.is_floating_point()
-    if not (whole and bool(((others >= 0) & (others < size)).all())):
-        raise ValueError(
-            f"the replacer gave {returned!r} for {len(positions)} positions: return a whole number from 0 to "
-            f"{size - 1} for each"
-        )
+    others = torch.as_tensor(replacer(ids, positions, generator))
+    if others.shape != positions.shape or others.is_floating_point() or not ((others >= 0) & (others < size)).all():
+        raise ValueError(f"the replacer gave {others}: return a whole number from 0 to {size - 1} for each position")
     return ids.index_put((positions,), others.to(ids))
 
 
@@ -118,7 +106,6 @@ def language_model(prediction: Prediction) -> Replacer:
 
 
 def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) -> Int[Tensor, "place"]:
-    """Draw a token from every distribution."""
     reached = logits.cpu().double().softmax(-1).cumsum(-1)
     falls = torch.from_numpy(generator.random(len(logits))) * reached[:, -1]
     return (reached <= rearrange(falls, "place -> place 1")).sum(-1).clamp(max=logits.shape[1] - 1)
@@ -163,8 +150,8 @@ class MaskedLM:
         text, spans = locate(partial(self.own.decode, skip_special_tokens=False), ids)
         special = set(self.own.all_special_ids)
         return [
-            "" if token in special or span == after else text[span.start : span.stop]
-            for token, (span, after) in zip(ids, pairwise([*spans, END]), strict=True)
+            "" if token in special or [span] == spans[place + 1 : place + 2] else text[span.start : span.stop]
+            for place, (token, span) in enumerate(zip(ids, spans, strict=True))
         ]
 
     def _fill(self, text: str, masks: int, generator: np.random.Generator) -> list[str]:
@@ -246,10 +233,28 @@ class Reagent(WithSeed, WithBatch):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
         progress.add("forwards", int(self.replacer == "lm"))
-        probes = [Probe.new(self.seed, number, prediction) for number in range(self.probes)]
-        batches, done = prediction.prompt.batches(self.batch, len(prediction)), partial(progress.add, "forwards")
-        measure = partial(chances, prediction, replacer, batches, done)
-        clean = prediction.log_probs[cast(int, prediction.target)].exp().cpu().double()
+        generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
+        probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
+        batches, size = prediction.prompt.batches(self.batch, len(prediction)), prediction.adapter.vocabulary
+        target = cast(int, prediction.target)
+
+        @torch.no_grad()
+        def read(contexts: Int[Tensor, "probe pos"]) -> Float[Tensor, "probe 2"]:
+            log_probs = log_softmax(prediction.prompt.logits_of(contexts)[:, 0])
+            own = log_probs[:, [target]]
+            progress.add("forwards", len(contexts))
+            likelier = (log_probs > own).sum(-1, keepdim=True)
+            return torch.cat([own.cpu().double().exp(), likelier.cpu().double()], 1)
+
+        def measure(probes: Sequence[Probe], masks: Sequence[Bool[Tensor, "pos"]]) -> Float[Tensor, "2 probe"]:
+            """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
+            contexts = [
+                replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator, size)
+                for probe, mask in zip(probes, masks, strict=True)
+            ]
+            return batches.map(read, torch.stack(contexts), len(prediction)).T
+
+        clean = prediction.log_probs[target].exp().cpu().double()
         for _ in range(self.max_steps):
             searching = [probe for probe in probes if not probe.stopped]
             if not searching:
@@ -274,37 +279,6 @@ class Probe:
     belief: Float[Tensor, "pos"]
     stopped: bool = False
 
-    @classmethod
-    def new(cls, seed: int, number: int, prediction: Prediction) -> "Probe":
-        generator = prompt_generator(seed, prediction.ids, number)
-        return cls(generator, torch.from_numpy(generator.random(len(prediction))))
-
-
-@torch.no_grad()
-def chances(
-    prediction: Prediction,
-    replacer: Replacer,
-    batches: Batches,
-    done: Done,
-    probes: Sequence[Probe],
-    masks: Sequence[Bool[Tensor, "pos"]],
-) -> Float[Tensor, "2 probe"]:
-    """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
-    size = prediction.adapter.vocabulary
-    contexts = [
-        replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator, size)
-        for probe, mask in zip(probes, masks, strict=True)
-    ]
-
-    def read(rows: Int[Tensor, "part pos"]) -> Float[Tensor, "part 2"]:
-        log_probs = log_softmax(prediction.prompt.logits_of(rows)[:, 0])
-        target = log_probs[:, [cast(int, prediction.target)]]
-        likelier = (log_probs > target).sum(-1, keepdim=True)
-        done(len(rows))
-        return torch.cat([target.cpu().double().exp(), likelier.cpu().double()], 1)
-
-    return batches.map(read, torch.stack(contexts), len(prediction)).T
-
 
 def random_mask(generator: np.random.Generator, length: int, rate: float | int) -> Bool[Tensor, "pos"]:
     """Draw positions with a probability, at least a single position."""
@@ -321,7 +295,6 @@ def evidence(drop: Float[Tensor, ""], mask: Bool[Tensor, "pos"]) -> Float[Tensor
 
 
 def best(belief: Float[Tensor, "pos"], count: int) -> Bool[Tensor, "pos"]:
-    """Return the positions with the highest belief."""
     order = belief.argsort(descending=True, stable=True)
     return torch.zeros(len(belief), dtype=torch.bool).index_fill(0, order[:count], True)
 

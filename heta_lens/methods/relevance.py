@@ -108,9 +108,7 @@ class Gim(WithModifiedGradient, WithMask):
     halve_gates: bool = False
 
     name: ClassVar = "gim"
-    paper: ClassVar[str] = (
-        "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
-    )
+    paper: ClassVar = "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
     cost: ClassVar = "F + B, changed"
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
@@ -146,7 +144,6 @@ def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> t
 
 
 def rules(adapter: ModelAdapter, rule: Rule) -> Hooks:
-    """Return the hooks of AttnLRP and its relatives."""
     shares, gates = RULES[rule]
     hooks = [*at_norms(adapter), *at_attention(adapter, shares)]
     for layer in range(adapter.layers):

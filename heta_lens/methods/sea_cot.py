@@ -18,7 +18,6 @@ from heta_lens._util.text import words
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.options import WithBatch, WithSeed
-from heta_lens.model.batching import Batches
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
@@ -78,9 +77,6 @@ class SeaCot(WithSeed, WithBatch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("think", "conclude", "entail"):
-            if not (isinstance(getattr(self, name), str) or (name == "entail" and callable(self.entail))):
-                raise TypeError(f"{name}={getattr(self, name)!r} must be text" + ", or a function" * (name == "entail"))
         if isinstance(self.entail, str) and not all(self.entail.count(name) == 1 for name in (EXPLANATION, CLAIM)):
             raise ValueError(f"entail={self.entail!r} must have {EXPLANATION} and {CLAIM} in it, each once")
 
@@ -125,11 +121,9 @@ class SeaCot(WithSeed, WithBatch):
         return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        encode, done = prediction.adapter.tokenizer.encoder(), partial(progress.add, "forwards")
-        batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)
-        say = partial(log_probs_at_end, prediction, batches, done)
+        encode, say = prediction.adapter.tokenizer.encoder(), partial(self._log_probs, prediction, progress)
         think, conclude = encode(self.think), encode(self.conclude)
-        written = self._write(prediction, think, done)
+        written = self._write(prediction, think, partial(progress.add, "forwards"))
         answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
         hits = [answer == prediction.target for answer in answers.tolist()]
         kept = [ids for ids, hit in zip(written, hits, strict=True) if hit or not any(hits)]
@@ -137,8 +131,18 @@ class SeaCot(WithSeed, WithBatch):
         claim = [*prediction.ids[int(prediction.begins) :].tolist(), cast(int, prediction.target)]
         texts, claimed = [readable(prediction, ids) for ids in kept], readable(prediction, claim)
         if isinstance(self.entail, str):
-            yes, no = (self._answered(prediction, kept, claim, encode(answer), say) for answer in (YES, NO))
-            entailed = (yes - no).cpu().double().sigmoid()
+            parts, bos = re.split(f"({EXPLANATION}|{CLAIM})", self.entail), prediction.ids[: int(prediction.begins)]
+            asked = [{EXPLANATION: explanation, CLAIM: claim} for explanation in kept]
+            questions = [
+                [*bos.tolist(), *chain.from_iterable(ids[part] if part in ids else encode(part) for part in parts)]
+                for ids in asked
+            ]
+
+            def said(answer: list[int]) -> Float[Tensor, "explanation"]:
+                log_probs = say([[*question, *answer[:-1]] for question in questions], len(answer))
+                return log_probs[:, range(len(answer)), answer].sum(-1)
+
+            entailed = (said(encode(YES)) - said(encode(NO))).cpu().double().sigmoid()
         else:
             entailed = torch.tensor([entailment_by(self.entail, text, claimed) for text in texts], dtype=torch.float64)
         words_by_text = [content_words(text) for text in texts]
@@ -155,47 +159,29 @@ class SeaCot(WithSeed, WithBatch):
         how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
         return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
-    def _answered(
-        self,
-        prediction: Prediction,
-        explanations: Sequence[list[int]],
-        claim: list[int],
-        answer: list[int],
-        say: Callable[[Sequence[Sequence[int]], int], Float[Tensor, "text step vocab"]],
-    ) -> Float[Tensor, "explanation"]:
-        """Return the log-probability of this answer to the question if an explanation entails the claim."""
-        encode, bos = prediction.adapter.tokenizer.encoder(), prediction.ids[: int(prediction.begins)].tolist()
-        parts = re.split(f"({EXPLANATION}|{CLAIM})", cast(str, self.entail))
-        questions = []
-        for explanation in explanations:
-            ids = {EXPLANATION: explanation, CLAIM: claim}
-            questions.append([*bos, *chain.from_iterable(ids[part] if part in ids else encode(part) for part in parts)])
-        log_probs = say([[*question, *answer[:-1]] for question in questions], len(answer))
-        return log_probs[:, range(len(answer)), answer].sum(-1)
+    def _log_probs(
+        self, prediction: Prediction, progress: Work, texts: Sequence[Sequence[int]], count: int
+    ) -> Float[Tensor, "text step vocab"]:
+        """Return next-token log-probabilities at the last ``count`` positions of each text."""
+        # padding follows the positions that are read, and has no effect on them
+        ids = pad_sequence([prediction.ids.new_tensor([*text]) for text in texts], batch_first=True)
+        ends = prediction.ids.new_tensor([[len(text)] for text in texts])
+        places = ends + torch.arange(-count, 0, device=ids.device)
 
+        @torch.no_grad()
+        def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
+            logits = prediction.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
+            progress.add("forwards", len(rows))
+            return log_softmax(logits)
 
-@torch.no_grad()
-def log_probs_at_end(
-    prediction: Prediction, batches: Batches, done: Done, texts: Sequence[Sequence[int]], count: int
-) -> Float[Tensor, "text step vocab"]:
-    """Return next-token log-probabilities at the last ``count`` positions of each text."""
-    # padding follows the positions that are read, and has no effect on them
-    ids = pad_sequence([prediction.ids.new_tensor([*text]) for text in texts], batch_first=True)
-    ends = prediction.ids.new_tensor([[len(text)] for text in texts])
-    places = ends + torch.arange(-count, 0, device=ids.device)
-
-    def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
-        logits = prediction.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
-        done(len(rows))
-        return log_softmax(logits)
-
-    return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
+        batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)
+        return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
 
 
 def entailment_by(entail: Callable[[str, str], float], explanation: str, claimed: str) -> float:
     """Return the result of a user's function; refuse anything but a probability."""
     probability = entail(explanation, claimed)
-    if isinstance(probability, str | None) or not 0 <= float(probability) <= 1:
+    if not 0 <= float(probability) <= 1:
         raise ValueError(f"entail gave {probability!r} for {explanation!r}, which is not a probability")
     return float(probability)
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from heta_lens._util.options import MOST, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithScale, WithSeed
-from heta_lens.methods.sources import Members, WithSources, nothing_to_score
+from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
@@ -55,7 +54,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
     paper: ClassVar[str] = (
         "Muschalik et al., shapiq: Shapley interactions for machine learning, NeurIPS 2024, arXiv:2410.01649"
     )
-    family: ClassVar = "perturbation"
+    kept_as: ClassVar = "source_values"
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)
     adapted: ClassVar = "one token is explained; tokens share their source's value, and are not tokenized again"
@@ -80,19 +79,13 @@ class Shapiq(WithSources, WithScale, WithSeed):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": self._count(len(self.sources(prediction)[1]))}
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        sources = self.sources(prediction)[1]
-        if not len(sources):
-            return nothing_to_score(prediction, "source_values")
+    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
         game = Game(sources, self.coalitions(prediction, self.scale, progress))
         estimated = self._estimated(prediction, game)
         values = np.array([estimated[player,] for player in range(len(sources))])
-        facts = {
-            "source_values": values.tolist(),
-            "exact": self._exact(len(sources)),
-            "completeness_gap": abs(game.ends[True] - game.ends[False] - values.sum()),
-        }
-        return self.scores(prediction, sources, values, facts, self._pairs(prediction, sources, estimated))
+        gap = abs(game.ends[True] - game.ends[False] - values.sum())
+        facts = {"exact": self._exact(len(sources)), "completeness_gap": gap}
+        return Values(values, facts, self._pairs(prediction, sources, estimated))
 
     def _least(self, players: int) -> int:
         """Return the least number of samples: at least the number of unknowns of the regression."""

@@ -1,10 +1,11 @@
 """Sources: the sentences or tokens of a context that are removed as a whole, and predictions without them."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -43,6 +44,14 @@ def check_ranges(name: str, ranges: Any) -> None:
             raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
 
 
+class Values(NamedTuple):
+    """Values of sources, further diagnostics, and values of pairs of tokens."""
+
+    sources: Float[np.ndarray, "source"]
+    facts: Mapping[str, Any] = {}
+    pairs: Float[Tensor, "pos pos"] | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WithSources(WithMask, WithBatch):
     """
@@ -60,6 +69,9 @@ class WithSources(WithMask, WithBatch):
     query: Annotated[tuple[tuple[int, int], ...], check_ranges] = ()
     ablate: Literal["remove", "mask"] = "remove"
     spread: Literal["share", "copy"] = "share"
+
+    family: ClassVar = "perturbation"
+    kept_as: ClassVar = "source_scores"  # name of the values in the diagnostics
 
     @property
     def without_effect(self) -> Mapping[str, str]:
@@ -82,9 +94,7 @@ class WithSources(WithMask, WithBatch):
         if self.ablate == "remove":
             refuse_hooks(self, prediction, "moves tokens to other positions (unless ablate='mask')")
             if not fixed.any() and nothing_left(prediction) is None:
-                raise ValueError(
-                    "ablate='remove' may leave no token to read: keep a part with query=, or ablate='mask'"
-                )
+                raise ValueError("ablate='remove' may leave no token: keep a part with query=, or ablate='mask'")
 
     def sources(self, prediction: Prediction) -> tuple[Bool[np.ndarray, "pos"], Members]:
         """Return the tokens that always stay, and the sources; no source goes beyond a chat's message."""
@@ -154,28 +164,23 @@ class WithSources(WithMask, WithBatch):
         begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
         return prediction.prompt.logits_of(begun[None])[:, 0]
 
-    def scores(
-        self,
-        prediction: Prediction,
-        sources: Members,
-        values: Float[np.ndarray, "source"],
-        facts: Mapping[str, Any],
-        interactions: Float[Tensor, "pos pos"] | None = None,
-    ) -> Scores:
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
         """Pass the values of sources on to tokens, and name the sources in the diagnostics."""
-        text, spans = prediction.located
+        sources, (text, spans) = self.sources(prediction)[1], prediction.located
         named = {
             "sources": [wording(text, spans, row) for row in sources],
             "source_positions": [tuple(row.nonzero()[0].tolist()) for row in sources],
         }
+        if not len(sources):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), named | {self.kept_as: []})
+        values, facts, interactions = self.values(prediction, sources, progress)
         shares = values / sources.sum(1) if self.spread == "share" else values
-        return Scores(placed(prediction, sources, shares), named | {**facts}, interactions=interactions)
+        facts = {**named, self.kept_as: values.tolist(), **facts}
+        return Scores(placed(prediction, sources, shares), facts, interactions=interactions)
 
-
-def nothing_to_score(prediction: Prediction, *names: str) -> Scores:
-    """Return zeros for a context without sources, and empty diagnostics of these names."""
-    facts: dict[str, Any] = {name: [] for name in ("sources", "source_positions", *names)}
-    return Scores(torch.zeros_like(prediction.embeddings[:, 0]), facts)
+    @abstractmethod
+    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+        """Compute the values of at least one source."""
 
 
 def is_finished(text: str) -> bool:

@@ -12,20 +12,8 @@ from heta_lens._util.python import check_extra, warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale, WithSeed
-from heta_lens.methods.sources import WithSources, nothing_to_score
-from heta_lens.prediction.coalitions import (
-    each_token,
-    every_coalition,
-    explained,
-    kernel,
-    lasso,
-    placed,
-    random_coalitions,
-    ridge,
-    shapley,
-    with_only,
-    worths,
-)
+from heta_lens.methods.sources import Members, Values, WithSources
+from heta_lens.prediction import coalitions
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
@@ -73,10 +61,10 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             check_extra("sklearn", "surrogate='lasso'")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": 1 + self._count(len(each_token(prediction, self.keep_bos)))}
+        return {"forwards": 1 + self._count(len(coalitions.each_token(prediction, self.keep_bos)))}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        members = each_token(prediction, self.keep_bos)
+        members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
@@ -85,12 +73,14 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
         drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
         masks = np.concatenate([np.ones((1, players), dtype=bool), drawn])
-        values = worths(members, masks, with_only(prediction, self.mask, self.scale, self.batch, progress))
+        values = coalitions.worths(
+            members, masks, coalitions.with_only(prediction, self.mask, self.scale, self.batch, progress)
+        )
         weights = nearness(masks, self.width)
-        fit = {"ridge": ridge, "lasso": lasso}[self.surrogate]
+        fit = {"ridge": coalitions.ridge, "lasso": coalitions.lasso}[self.surrogate]
         linear = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)
-        facts = {"intercept": linear.intercept, "fit": explained(linear(masks), values, weights)}
-        return Scores(placed(prediction, members, linear.weights), facts)
+        facts = {"intercept": linear.intercept, "fit": coalitions.explained(linear(masks), values, weights)}
+        return Scores(coalitions.placed(prediction, members, linear.weights), facts)
 
     def _count(self, players: int) -> int:
         return max(200, 2 * players) if self.samples is None else self.samples
@@ -101,7 +91,6 @@ def nearness(masks: Bool[np.ndarray, "sample player"], width: float | int) -> Fl
     return np.exp(-(((1 - np.sqrt(masks.mean(1))) / width) ** 2))
 
 
-# ---------------------------------------------------------------------------------------------------------- Kernel SHAP
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     """KernelSHAP (Lundberg 2017): Shapley values of the tokens, by weighted least squares over coalitions.
@@ -130,48 +119,42 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        players = len(each_token(prediction, self.keep_bos))
-        least = min(2 * players, coalitions(players))
+        players = len(coalitions.each_token(prediction, self.keep_bos))
+        least = min(2 * players, 2**players - 2)
         if self.samples is not None and self.samples < least:
             raise ValueError(f"samples={self.samples} are too few for {players} tokens: give at least {least}, or None")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": 2 + self._count(len(each_token(prediction, self.keep_bos)))}
+        return {"forwards": 2 + self._count(len(coalitions.each_token(prediction, self.keep_bos)))}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        members = each_token(prediction, self.keep_bos)
+        members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
         if exact := self._exact(players):
-            masks = every_coalition(players)
-            weights = kernel(masks.sum(1), players)
+            masks = coalitions.every_coalition(players)
+            weights = coalitions.kernel(masks.sum(1), players)
         else:
             generator = prompt_generator(self.seed, prediction.ids)
-            masks = random_coalitions(generator, players, self._count(players), paired=self.paired)
+            masks = coalitions.random_coalitions(generator, players, self._count(players), paired=self.paired)
             weights = np.ones(len(masks))
         ends = np.array([[False], [True]]).repeat(players, 1)
-        likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
-        empty, full, *values = worths(members, np.concatenate([ends, masks]), likelihoods).tolist()
-        shares = shapley(masks, np.array(values), weights, empty, full)
+        likelihoods = coalitions.with_only(prediction, self.mask, self.scale, self.batch, progress)
+        empty, full, *values = coalitions.worths(members, np.concatenate([ends, masks]), likelihoods).tolist()
+        shares = coalitions.shapley(masks, np.array(values), weights, empty, full)
         gap = abs(full - empty - float(shares.sum()))
-        return Scores(placed(prediction, members, shares), {"exact": exact, "completeness_gap": gap})
+        return Scores(coalitions.placed(prediction, members, shares), {"exact": exact, "completeness_gap": gap})
 
     def _exact(self, players: int) -> bool:
-        return players <= FEW if self.samples is None else coalitions(players) <= self.samples
+        return players <= FEW if self.samples is None else 2**players - 2 <= self.samples
 
     def _count(self, players: int) -> int:
         if self._exact(players):
-            return coalitions(players)
+            return max(0, 2**players - 2)  # without the empty and the full one
         return max(ENOUGH, 2 * players) if self.samples is None else self.samples
 
 
-def coalitions(players: int) -> int:
-    """Count the coalitions except the empty and the full coalition."""
-    return max(0, 2**players - 2)
-
-
-# ---------------------------------------------------------------------------------------------------------- ContextCite
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ContextCite(WithSources, WithSeed):
     """ContextCite (Cohen-Wang 2024): a sparse linear model of the prediction, fitted to random ablations of sentences.
@@ -201,7 +184,7 @@ class ContextCite(WithSources, WithSeed):
     paper: ClassVar[str] = (
         "Cohen-Wang et al., ContextCite: attributing model generation to context, NeurIPS 2024, arXiv:2409.00729"
     )
-    family: ClassVar = "perturbation"
+    kept_as: ClassVar = "source_weights"
     cost: ClassVar = "(samples + held_out) · F"
     scaled_by: ClassVar = ("samples", "held_out")
     adapted: ClassVar = (
@@ -215,22 +198,18 @@ class ContextCite(WithSources, WithSeed):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": self._count(len(self.sources(prediction)[1])) + self.held_out}
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        sources = self.sources(prediction)[1]
-        if not len(sources):
-            return nothing_to_score(prediction, "source_weights")
+    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
         count = self._count(len(sources))
         first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
         masks = official_masks(first, count + self.held_out, len(sources), self.keep)
-        values = worths(sources, masks, self.coalitions(prediction, self.scale, progress))
-        linear = lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
+        values = coalitions.worths(sources, masks, self.coalitions(prediction, self.scale, progress))
+        linear = coalitions.lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
         facts = {
-            "source_weights": linear.weights.tolist(),
             "intercept": linear.intercept,
-            "fit": explained(linear(masks[:count]), values[:count]),
-            "held_out_fit": explained(linear(masks[count:]), values[count:]),
+            "fit": coalitions.explained(linear(masks[:count]), values[:count]),
+            "held_out_fit": coalitions.explained(linear(masks[count:]), values[count:]),
         }
-        return self.scores(prediction, sources, linear.weights, facts)
+        return Values(linear.weights, facts)
 
     def _count(self, sources: int) -> int:
         if self.samples is not None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.target_kinds import Kind, Side, members, sides
@@ -79,20 +79,18 @@ class Tdd(WithBatch):
         foil = None if self.foil == "none" else foils[0] if foils else runner_up(prediction)
         read, scores = partial(choices, target=target, foil=foil), []
         if self.direction != "forward":
+            ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
+            parts = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)  # from the end
+            if self.add_bos and bos is not None:
+                ids, parts = led_by(bos, ids, parts, ids.flip(0) != bos)
             batches = prediction.prompt.batches(self.batch, len(prediction))
-            scores.append(steps(read_alone(prediction, *self._suffixes(prediction), read, batches, done)).flip(0))
+            scores.append(steps(read_alone(prediction, ids, parts, read, batches, done)).flip(0))
         if self.direction != "backward":
             with torch.no_grad():
                 prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
             done(1)
             scores.append(steps(read(prefixes)))
         return Scores(torch.stack(scores).mean(0), {"foil": foil})
-
-    def _suffixes(self, prediction: Prediction) -> tuple[Int[Tensor, "pos"], Bool[Tensor, "part pos"]]:
-        """Return the ids, and masks of the last token, the last two, and so on."""
-        ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
-        present = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)
-        return led_by(bos, ids, present, ids.flip(0) != bos) if self.add_bos and bos is not None else (ids, present)
 
 
 def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side | None) -> Float[Tensor, "part"]:

@@ -8,6 +8,7 @@ is the same for the two kinds, and more is better.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
-from heta_lens.metrics.scores import Positions, check_number, finite_scores, ordinary, rows_of
+from heta_lens.metrics.scores import Positions, finite_scores, ordinary, rows_of
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.mask import Mask
 from heta_lens.prediction.coalitions import removed
@@ -38,10 +39,6 @@ class Curve:
 
     shares: tuple[float, ...]
     values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not len(self.shares) == len(self.values) >= 1:
-            raise ValueError(f"a curve needs a value per share, not {len(self.values)} for {len(self.shares)}")
 
 
 @one_at_a_time("prediction")
@@ -86,9 +83,7 @@ def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
     if steps == "tokens":
         return tuple(count / max(1, tokens) for count in range(tokens + 1)), [*range(tokens + 1)]
     shares = tuple(float(share) for share in steps)
-    for share in shares:
-        check_number("a share of steps", share)
-    if shares[:1] != (0.0,) or list(shares) != sorted(shares) or not shares[-1] <= 1 or len(shares) < 2:
+    if len(shares) < 2 or shares[0] or not all(first <= second <= 1 for first, second in pairwise(shares)):
         raise ValueError(f"steps={steps!r} must be shares from 0 up to at most 1, or 'tokens'")
     return shares, [token_count(share, tokens) for share in shares]
 

@@ -10,36 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.metrics.curves import abpc, aopc, area, curve
-from heta_lens.metrics.evidence import Reading, chance_of_passing, dsa, evidence_mass, f1, highest, passes
-from heta_lens.metrics.interventions import (
-    additivity_gap,
-    faithfulness_error,
-    mean_effect,
-    misattribution,
-    patch_correlation,
-)
+from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
-from heta_lens.metrics.nc_ns import hard, released, soft, soft_area
-from heta_lens.metrics.robustness import (
-    UNREADABLE,
-    again,
-    can_be_shuffled,
-    cascade,
-    paraphrase_consistency,
-    sensitivity,
-    under_noise,
-)
 from heta_lens.metrics.scores import Norm, normalised
-from heta_lens.metrics.tasks import exact_match_change, hit_change, kept_mass, look_up
 from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 
-RUNS = 5
-"""Runs of a method under noise, or with different seeds."""
+RUNS = 5  # of a method under noise, or with different seeds
 NEEDLESS = "the prediction needs no context: it is the same without any"
-READINGS: dict[str, Reading] = {
+READINGS: dict[str, evidence.Reading] = {
     "dsa": "supervised",
     "dsa_selected": "model_selected",
     "dsa_segments": "segments",
@@ -51,38 +31,46 @@ def value_or_reason(value: float, reason: str) -> Value:
     return reason if isnan(value) else value
 
 
-# -------------------------------------------------------------------------------------------------- removal of tokens
 def evaluate_soft(case: MetricCase) -> dict[str, Value]:
-    result = soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
+    result = nc_ns.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
     if isnan(result.nc):
         return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
-    pairs = {"soft_nc": (result.nc, result.nc_random), "soft_ns": (result.ns, result.ns_random)}
-    return {**pairs, "soft_nc_raw": result.nc, "soft_ns_raw": result.ns}
+    return {
+        "soft_nc": (result.nc, result.nc_random),
+        "soft_ns": (result.ns, result.ns_random),
+        "soft_nc_raw": result.nc,
+        "soft_ns_raw": result.ns,
+    }
 
 
 def evaluate_soft_equal(case: MetricCase) -> dict[str, Value]:
-    areas = soft_area(case.prediction, case.scores, candidates=case.candidates)
+    areas = nc_ns.soft_area(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_equal_retention": value_or_reason(areas[name], NEEDLESS) for name in ("nc", "ns")}
 
 
 def evaluate_hard(case: MetricCase) -> dict[str, Value]:
-    values = hard(case.prediction, case.scores, candidates=case.candidates)
+    values = nc_ns.hard(case.prediction, case.scores, candidates=case.candidates)
     return {f"hard_{name}": value_or_reason(value, NEEDLESS) for name, value in values.items()}
 
 
 def evaluate_released(case: MetricCase) -> dict[str, Value]:
-    values = released(case.prediction, case.scores, candidates=case.candidates)
+    values = nc_ns.released(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_released_code": value for name, value in values.items()}
 
 
 def evaluate_curves(case: MetricCase) -> dict[str, Value]:
-    morf = curve(case.prediction, case.scores, candidates=case.candidates)
-    lerf = curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
-    return {"aopc_del": aopc(morf), "morf": area(morf, "drop"), "lerf": area(lerf, "drop"), "abpc": abpc(morf, lerf)}
+    morf = curves.curve(case.prediction, case.scores, candidates=case.candidates)
+    lerf = curves.curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
+    return {
+        "aopc_del": curves.aopc(morf),
+        "morf": curves.area(morf, "drop"),
+        "lerf": curves.area(lerf, "drop"),
+        "abpc": curves.abpc(morf, lerf),
+    }
 
 
 def evaluate_insertion(case: MetricCase) -> float:
-    return aopc(curve(case.prediction, case.scores, insert=True, candidates=case.candidates), insert=True)
+    return curves.aopc(curves.curve(case.prediction, case.scores, insert=True, candidates=case.candidates), insert=True)
 
 
 def evaluate_counterfactual(case: MetricCase) -> Value:
@@ -90,42 +78,42 @@ def evaluate_counterfactual(case: MetricCase) -> Value:
     edited = case.ask(replace(case.instance.counterfactual, answer=None))
     if len(edited) != len(case.prediction):
         return "the edited text has another number of tokens"
-    return aopc(curve(edited, case.scores, candidates=case.candidates))
+    return curves.aopc(curves.curve(edited, case.scores, candidates=case.candidates))
 
 
 def evaluate_additivity(case: MetricCase) -> dict[str, Value]:
     drops = case.cached.drops
-    errors = faithfulness_error(drops, case.scores)
+    errors = interventions.faithfulness_error(drops, case.scores)
     return {
         "faithfulness_error": errors["raw"],
         "faithfulness_error_calibrated": errors["calibrated"],
-        "additivity_gap": additivity_gap(drops, case.scores),
+        "additivity_gap": interventions.additivity_gap(drops, case.scores),
     }
 
 
-# ------------------------------------------------------------------------------------------------------ known evidence
 def evaluate_support(case: MetricCase) -> dict[str, Value]:
     support = case.positions("support")
-    (first,) = highest(case.scores, 1, case.candidates)
-    mass = evidence_mass(case.scores, support, candidates=case.candidates)
+    (first,) = evidence.highest(case.scores, 1, case.candidates)
+    mass = evidence.evidence_mass(case.scores, support, candidates=case.candidates)
     return {"first_is_evidence": float(first in support), "evidence_mass": mass}
 
 
 def evaluate_gold(case: MetricCase) -> dict[str, Value]:
-    gold, candidates = case.positions("gold"), case.candidates
-    found = passes(case.scores, gold, 5, candidates=candidates)
-    return {"f1": f1(case.scores, gold, candidates=candidates), "pass_5": found}
+    asked = {"scores": case.scores, "gold": case.positions("gold"), "candidates": case.candidates}
+    return {"f1": evidence.f1(**asked), "pass_5": evidence.passes(**asked, k=5)}
 
 
 def evaluate_dsa(case: MetricCase) -> dict[str, Value]:
     support, distractor, gold = (case.positions(name) for name in ("support", "distractor", "gold"))
     scores = torch.zeros_like(case.scores)  # of special tokens, which belong to no segment
     scores[case.candidates] = case.scores[case.candidates]
-    return {name: dsa(scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()}
+    return {
+        name: evidence.dsa(scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()
+    }
 
 
 def evaluate_span(case: MetricCase) -> float:
-    return f1(of_whole_answer(case), case.positions("gold"), candidates=case.candidates)
+    return evidence.f1(of_whole_answer(case), case.positions("gold"), candidates=case.candidates)
 
 
 def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
@@ -144,16 +132,15 @@ def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
     return torch.stack(rows).double().sum(0)
 
 
-# ------------------------------------------------------------------------------------------------------------ patching
 def evaluate_effects(case: MetricCase) -> dict[str, Value]:
     single, candidates = case.cached.edge_effects, case.candidates
-    joint = effects(case.prediction, groups=[highest(case.scores, 5, candidates)])
-    correlation = patch_correlation(case.scores, single, candidates=candidates)
+    joint = effects(case.prediction, groups=[evidence.highest(case.scores, 5, candidates)])
+    correlation = interventions.patch_correlation(case.scores, single, candidates=candidates)
     return {
         "patch_correlation": value_or_reason(correlation, "scores or effects are all equal"),
         "intervention_5": float(joint[0]),
-        "mean_effect_5": mean_effect(case.scores, single, 5, candidates=candidates),
-        "misattribution": misattribution(case.scores, single, candidates=candidates),
+        "mean_effect_5": interventions.mean_effect(case.scores, single, 5, candidates=candidates),
+        "misattribution": interventions.misattribution(case.scores, single, candidates=candidates),
     }
 
 
@@ -169,31 +156,29 @@ def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     explain = case.ready(counterfactual, other)
     before = explain(other)
     with values_put(other, gold, case.prediction.values[layer][gold], layer):
-        after = explain(again(other))
-    patched, unpatched = (
-        passes(attribution.scores.detach().cpu(), gold, 5, candidates=case.candidates)
-        for attribution in (after, before)
-    )
-    return dict(zip(names, (patched, unpatched, chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
+        after = explain(robustness.again(other))
+    found = [evidence.passes(one.scores.detach().cpu(), gold, 5, candidates=case.candidates) for one in (after, before)]
+    return dict(zip(names, (*found, evidence.chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
 
 
-# ------------------------------------------------------------------- changes of the prompt, the seed and the model
 def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
-    runs = under_noise(case.prediction, [case.explain] * RUNS)
+    runs = robustness.under_noise(case.prediction, [case.explain] * RUNS)
     return {"sensitivity": variation(case, runs, "max"), "sensitivity_sum": variation(case, runs, "sum")}
 
 
 def variation(case: MetricCase, runs: Sequence[Attribution], norm: Norm) -> float:
     """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
-    return sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in of_candidates]))
+    return robustness.sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in of_candidates]))
 
 
 def evaluate_seed_variance(case: MetricCase) -> float:
     method: Any = case.explain
     if not getattr(method, "random", False):  # a user's function has no seed to change
         return 0.0
-    runs = under_noise(case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0)
+    runs = robustness.under_noise(
+        case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0
+    )
     return variation(case, runs, "max")
 
 
@@ -201,30 +186,30 @@ def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
     assert case.instance.paraphrase is not None
     prediction = case.ask(case.instance.paraphrase)
     other = case.ready(case.instance.paraphrase, prediction)(prediction)
-    agreement = paraphrase_consistency(case.attribution.without_special(), other.without_special())
-    reason = "fewer than 3 words match, or the scores of one text are all equal"
-    return value_or_reason(agreement.correlation, reason)
+    agreement = robustness.paraphrase_consistency(case.attribution.without_special(), other.without_special())
+    return value_or_reason(agreement.correlation, "fewer than 3 words match, or the scores of one text are all equal")
 
 
 def evaluate_weight_randomisation(case: MetricCase) -> Value:
-    if not can_be_shuffled(case.prediction.adapter):
-        return UNREADABLE
+    if not robustness.can_be_shuffled(case.prediction.adapter):
+        return robustness.UNREADABLE
     layers = case.prediction.adapter.layers
-    by_depth = cascade(case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates)
+    by_depth = robustness.cascade(
+        case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates
+    )
     return value_or_reason(by_depth[layers], "the scores of one of the models are all equal")
 
 
-# ---------------------------------------------------------------------------------------------------- downstream tasks
 def evaluate_verdict(case: MetricCase) -> dict[str, Value]:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     choices = [case.prediction.spell(choice)[0] for choice in case.instance.choices]
-    changes = exact_match_change(case.prediction, case.scores, context=context, choices=choices)
+    changes = tasks.exact_match_change(case.prediction, case.scores, context=context, choices=choices)
     return {"verdict_change": changes["change"], "verdict_change_random": changes["random"]}
 
 
 def evaluate_tool(case: MetricCase) -> float:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     ids, decode = case.prediction.ids.tolist(), case.prediction.adapter.tokenizer.decode
-    whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, kept_mass(case.scores, context)))
+    whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, tasks.kept_mass(case.scores, context)))
     question, answer = " ".join(case.instance.words("question")), case.instance.answer
-    return hit_change(look_up, whole, snippet, question, str(answer), case.instance.choices)
+    return tasks.hit_change(tasks.look_up, whole, snippet, question, str(answer), case.instance.choices)

@@ -38,6 +38,7 @@ def ranked(scores: Float[Tensor, "pos"], candidates: Positions | None = None, or
 
 def highest(scores: Float[Tensor, "pos"], k: int, candidates: Positions | None = None) -> list[int]:
     """Return the positions of the ``k`` highest scores, or every candidate if fewer than ``k`` exist."""
+    check_at_least("k", k, 0, whole=True)
     return ranked(scores, candidates)[:k]
 
 
@@ -81,8 +82,6 @@ def dsa(
     check_choice("reading", reading, get_args(Reading))
     check_choice("over", over, (None, "segments", "context"))
     check_number("threshold", threshold)
-    if k is not None:
-        check_at_least("k", k, 0, whole=True)
     scores = finite_scores(scores)
     wanted = {*positions_in("support", support, len(scores))}
     unwanted = {*positions_in("distractor", distractor, len(scores))}
@@ -95,12 +94,12 @@ def dsa(
         whole = float(counted[[*wanted, *unwanted]].sum())
     else:
         whole = float(counted.sum())
-    golden = None if gold is None else {*positions_in("gold", gold, len(scores))}
-    if stray := (golden or set()) - wanted:
-        raise ValueError(f"gold positions {sorted(stray)} are not in the support")
     if reading == "supervised":
-        if golden is None:
+        if gold is None:
             raise ValueError("reading='supervised' needs gold positions: tokens of the support that tell the answer")
+        golden = {*positions_in("gold", gold, len(scores))}
+        if stray := golden - wanted:
+            raise ValueError(f"gold positions {sorted(stray)} are not in the support")
         wanted = golden
     elif reading in ("model_selected", "thresholded_max"):
         above = (counted >= threshold * counted.max()).nonzero().flatten().tolist()
@@ -126,10 +125,8 @@ def f1(
     """
     if sum(rule is not None for rule in (k, mass, threshold)) > 1:
         raise ValueError("k, mass and threshold are three ways to choose: give one of them")
-    if k is not None:
-        check_at_least("k", k, 0, whole=True)
-    if threshold is not None:
-        check_number("threshold", threshold)
+    check_at_least("k", 0 if k is None else k, 0, whole=True)
+    check_number("threshold", 0 if threshold is None else threshold)
     scores = finite_scores(scores)
     wanted = {*positions_in("gold", gold, len(scores))}
     order = ranked(scores, candidates)
@@ -156,7 +153,6 @@ def evidence_mass(
 
 def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:
     """Return 1 if a gold token is among the ``k`` highest scores, else 0; NaN without a gold candidate."""
-    check_at_least("k", k, 1, whole=True)
     scores = finite_scores(scores)
     wanted = {*positions_in("gold", gold, len(scores))} & {*candidate_positions(candidates, len(scores))}
     return float(not wanted.isdisjoint(highest(scores, k, candidates))) if wanted else nan
@@ -164,10 +160,5 @@ def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candida
 
 def chance_of_passing(tokens: int, gold: int, k: int = 5) -> float:
     """Return the probability of a pass for a random order of tokens; NaN without a gold token."""
-    check_at_least("k", k, 1, whole=True)
-    for name, count in (("tokens", tokens), ("gold", gold)):
-        check_at_least(name, count, 0, whole=True)
-    if gold > tokens:
-        raise ValueError(f"gold={gold} must be from 0 to tokens={tokens}")
     chosen = min(k, tokens)
     return 1 - comb(tokens - gold, chosen) / comb(tokens, chosen) if gold else nan

@@ -77,7 +77,8 @@ def mean_effect(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int = 5, *, candidates: Positions | None = None
 ) -> float:
     """Mean effect of single patches of the ``k`` tokens with the highest scores; higher is better."""
-    return float(_of_highest(scores, effects, k, candidates).mean())
+    scores, effects = _checked(scores, effects)
+    return float(effects[highest(scores, k, candidates)].mean())
 
 
 def misattribution(
@@ -90,15 +91,8 @@ def misattribution(
 ) -> float:
     """Share of the ``k`` tokens with the highest scores but an effect below ``least``; lower is better."""
     check_number("least", least)
-    return float((_of_highest(scores, effects, k, candidates) < least).double().mean())
-
-
-def _of_highest(
-    scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int, candidates: Positions | None
-) -> Float[Tensor, "k"]:
-    check_at_least("k", k, 1, whole=True)
     scores, effects = _checked(scores, effects)
-    return effects[highest(scores, k, candidates)]
+    return mean_effect(scores, (effects < least).double(), k, candidates=candidates)
 
 
 def _checked(scores: Tensor, effects: Tensor) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:

@@ -59,9 +59,8 @@ class MetricCase:
     @cached_property
     def cached(self) -> MetricCache:
         """Measurements of this very prediction."""
-        if self.measurements is not None and self.measurements.prediction is self.prediction:
-            return self.measurements
-        return MetricCache(self.prediction)
+        kept = self.measurements
+        return kept if kept is not None and kept.prediction is self.prediction else MetricCache(self.prediction)
 
     @cached_property
     def scores(self) -> Float[Tensor, "pos"]:

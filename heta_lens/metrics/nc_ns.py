@@ -42,10 +42,8 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
-SHARES = tuple(share / 10 for share in range(1, 10))
-"""Shares of the context that `soft_area` keeps."""
-RELEASED = (0.1, 0.2, 0.3)
-"""Shares of tokens that the authors' released code removes."""
+SHARES = tuple(share / 10 for share in range(1, 10))  # of the context, kept by `soft_area`
+RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code removes
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,10 @@ def soft(
     - ``seed``: the seed of the draws, which differ between prompts
     - ``candidates``: the positions that are thinned; None stands for every position, as in ReAGent
     """
-    for name, count in (("draws", draws), ("randoms", randoms)):
-        check_count(name, count)
+    options = {"sign": sign, "norm": norm, "keep": keep, "distance": distance, "draws": draws, "randoms": randoms}
+    options |= {"paired": paired, "seed": seed}
+    check_count("draws", draws)
+    check_count("randoms", randoms)
     check_at_least("seed", seed, 0, whole=True)
     check_choice("distance", distance, DISTANCES)
     if keep is not None:
@@ -116,6 +116,7 @@ def soft(
     nothing, distances_by_way = float(moved[-1, 0]), rearrange(moved[:-1], "(row way) draw -> way row draw", way=2)
     sufficient, comprehensive = distances_by_way.mean(-1)
     nc, ns = ratios(comprehensive, sufficient, nothing)
+    spread = distances_by_way[:, 0].std(-1).tolist() if draws > 1 else [nan, nan]
     return Soft(
         nc=float(nc[0]),
         ns=float(ns[0]),
@@ -124,17 +125,10 @@ def soft(
         nothing=nothing,
         nc_random=float(nc[1:].mean()),
         ns_random=float(ns[1:].mean()),
-        spread=(_spread(distances_by_way[1, 0]), _spread(distances_by_way[0, 0])),
+        spread=(spread[1], spread[0]),
         degenerate=degenerate,
-        options={
-            **{"sign": sign, "norm": norm, "keep": keep, "distance": distance},
-            **{"draws": draws, "randoms": randoms, "paired": paired, "seed": seed},
-        },
+        options=options,
     )
-
-
-def _spread(distances: Float[Tensor, "draw"]) -> float:
-    return float(distances.std()) if len(distances) > 1 else nan
 
 
 @one_at_a_time("prediction")
@@ -215,8 +209,6 @@ def hard(
     Both are shares of the distance without any candidate, and more is better; NaN if this distance is 0.
     ``as_reagent`` takes another distance in the numerator of NC than in its denominator, as ReAGent's code does.
     """
-    if k is not None:
-        check_at_least("k", k, 0, whole=True)
     check_number("share", share, 0, 1)
     scores = finite_scores(scores, len(prediction))
     positions = candidate_positions(candidates, len(scores))
@@ -242,8 +234,6 @@ def released(
     at most 0.
     """
     scores = finite_scores(scores, len(prediction))
-    if not len(shares):
-        raise ValueError("shares is empty: give one at least, such as (0.1, 0.2)")
     for share in shares:
         check_number("shares", share, 0, 1)
     positions = candidate_positions(candidates, len(scores))

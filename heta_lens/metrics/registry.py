@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
@@ -35,195 +35,133 @@ CLAIM = ("choices", "support", "distractor")
 SOFT = "ln of the summed ratio to random scores; relu, sum to 1, one draw, paired; special tokens stay"
 EQUAL_RETENTION = "all methods keep 0.1 … 0.9 of the context, the mean height"
 
-BUILT_INS: Mapping[str, Metric] = {
+
+def name_of(metric: Metric) -> str:
+    """Return the name of a metric: its title in lower case, with underscores."""
+    return "_".join(re.findall(r"\w+", metric.title.lower()))
+
+
+# What the metrics of a family share: the evaluator that computes them together, and fields.
+of_soft = partial(Metric, evaluate=evaluators.evaluate_soft, positive=True, source=REAGENT)
+of_ratio = partial(of_soft, low=None, high=None, aggregate="log_ratio", variant=SOFT)
+of_equal = partial(Metric, evaluate=evaluators.evaluate_soft_equal, positive=True, source=OWN, variant=EQUAL_RETENTION)
+of_hard = partial(Metric, evaluate=evaluators.evaluate_hard, source=REAGENT)
+of_released = partial(Metric, evaluate=evaluators.evaluate_released, source=RELEASED)
+of_curves = partial(Metric, evaluate=evaluators.evaluate_curves, low=-1.0, cost="as AOPC-Del", source=SAMEK)
+of_sums = partial(Metric, evaluate=evaluators.evaluate_additivity, better="less", high=None, source=HETA)
+of_support = partial(Metric, evaluate=evaluators.evaluate_support, needs=("support",), source=OWN)
+of_gold = partial(Metric, evaluate=evaluators.evaluate_gold, needs=("gold",), source=HETA)
+of_dsa = partial(Metric, evaluate=evaluators.evaluate_dsa, low=-1.0, needs=SEGMENTS, positive=True)
+of_effects = partial(Metric, evaluate=evaluators.evaluate_effects, cost="as Patch correlation", source=HETA)
+of_pass = partial(Metric, evaluate=evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2)
+of_runs = partial(Metric, better="less", again=evaluators.RUNS, positive=True)
+of_noise = partial(of_runs, evaluate=evaluators.evaluate_sensitivity, source=HETA)
+of_verdict = partial(Metric, evaluate=evaluators.evaluate_verdict, low=-100.0, high=100.0, needs=CLAIM)
+
+ROWS = (
     # removal of tokens
-    "soft_nc": Metric(
-        "Soft-NC", evaluators.evaluate_soft, low=None, high=None, aggregate="log_ratio", positive=True,
-        variant=SOFT, cost="(1 + 4s) F, shared with Soft-NS", source=REAGENT,
+    of_ratio("Soft-NC", cost="(1 + 4s) F, shared with Soft-NS"),
+    of_ratio("Soft-NS", cost="(1 + 4s) F, shared with Soft-NC"),
+    of_soft("Soft-NC, raw", high=None, variant="the mean, without random scores", cost="as Soft-NC"),
+    of_soft("Soft-NS, raw", variant="the mean, without random scores", cost="as Soft-NS"),
+    of_equal("Soft-NC, equal retention", high=None, cost="9 (1 + 4s) F, shared with Soft-NS"),
+    of_equal("Soft-NS, equal retention", cost="9 (1 + 4s) F, shared with Soft-NC"),
+    of_hard("Hard NC", high=None, variant="the highest fifth is 0", cost="3 F, shared with Hard NS"),
+    of_hard("Hard NS", variant="all but the highest fifth are 0", cost="3 F, shared with Hard NC"),
+    of_released(
+        "Soft-NC, released code", high=None, variant="KL in nats without the highest 10, 20, 30 %",
+        cost="6 F, shared with Soft-NS",
     ),
-    "soft_ns": Metric(
-        "Soft-NS", evaluators.evaluate_soft, low=None, high=None, aggregate="log_ratio", positive=True,
-        variant=SOFT, cost="(1 + 4s) F, shared with Soft-NC", source=REAGENT,
+    of_released(
+        "Soft-NS, released code", low=None, high=0.0, variant="-KL in nats with nothing but the highest 10, 20, 30 %",
+        cost="6 F, shared with Soft-NC",
     ),
-    "soft_nc_raw": Metric(
-        "Soft-NC, raw", evaluators.evaluate_soft, high=None, positive=True,
-        variant="the mean, without random scores", cost="as Soft-NC", source=REAGENT,
+    of_curves(
+        "AOPC-Del", variant="probability, tenths from the highest are 0", cost="22 F, shared with MoRF, LeRF and ABPC",
     ),
-    "soft_ns_raw": Metric(
-        "Soft-NS, raw", evaluators.evaluate_soft, positive=True,
-        variant="the mean, without random scores", cost="as Soft-NS", source=REAGENT,
+    Metric(
+        "AOPC-Ins", evaluators.evaluate_insertion, low=-1.0, variant="probability, tenths from the highest come back",
+        cost="11 F", source=SAMEK,
     ),
-    "soft_nc_equal_retention": Metric(
-        "Soft-NC, equal retention", evaluators.evaluate_soft_equal, high=None, positive=True,
-        variant=EQUAL_RETENTION, cost="9 (1 + 4s) F, shared with Soft-NS", source=OWN,
-    ),
-    "soft_ns_equal_retention": Metric(
-        "Soft-NS, equal retention", evaluators.evaluate_soft_equal, positive=True,
-        variant=EQUAL_RETENTION, cost="9 (1 + 4s) F, shared with Soft-NC", source=OWN,
-    ),
-    "hard_nc": Metric(
-        "Hard NC", evaluators.evaluate_hard, high=None,
-        variant="the highest fifth is 0", cost="3 F, shared with Hard NS", source=REAGENT,
-    ),
-    "hard_ns": Metric(
-        "Hard NS", evaluators.evaluate_hard,
-        variant="all but the highest fifth are 0", cost="3 F, shared with Hard NC", source=REAGENT,
-    ),
-    "soft_nc_released_code": Metric(
-        "Soft-NC, released code", evaluators.evaluate_released, high=None,
-        variant="KL in nats without the highest 10, 20, 30 %", cost="6 F, shared with Soft-NS", source=RELEASED,
-    ),
-    "soft_ns_released_code": Metric(
-        "Soft-NS, released code", evaluators.evaluate_released, low=None, high=0.0,
-        variant="-KL in nats with nothing but the highest 10, 20, 30 %",
-        cost="6 F, shared with Soft-NC", source=RELEASED,
-    ),
-    "aopc_del": Metric(
-        "AOPC-Del", evaluators.evaluate_curves, low=-1.0,
-        variant="probability, tenths from the highest are 0",
-        cost="22 F, shared with MoRF, LeRF and ABPC", source=SAMEK,
-    ),
-    "aopc_ins": Metric(
-        "AOPC-Ins", evaluators.evaluate_insertion, low=-1.0,
-        variant="probability, tenths from the highest come back", cost="11 F", source=SAMEK,
-    ),
-    "morf": Metric(
-        "MoRF", evaluators.evaluate_curves, low=-1.0,
-        variant="area of the drop in probability", cost="as AOPC-Del", source=SAMEK,
-    ),
-    "lerf": Metric(
-        "LeRF", evaluators.evaluate_curves, "less", low=-1.0,
-        variant="area of the drop in probability", cost="as AOPC-Del", source=SAMEK,
-    ),
-    "abpc": Metric(
-        "ABPC", evaluators.evaluate_curves, low=-1.0,
-        variant="MoRF - LeRF, of drops", cost="as AOPC-Del", source=SAMEK,
-    ),
-    "counterfactual_aopc": Metric(
+    of_curves("MoRF", variant="area of the drop in probability"),
+    of_curves("LeRF", better="less", variant="area of the drop in probability"),
+    of_curves("ABPC", variant="MoRF - LeRF, of drops"),
+    Metric(
         "Counterfactual AOPC", evaluators.evaluate_counterfactual, low=-1.0, needs=("counterfactual",),
         variant="the original's order, on the counterfactual's own answer", cost="12 F", source=HETA,
     ),
-    "faithfulness_error": Metric(
-        "Faithfulness error", evaluators.evaluate_additivity, "less", high=None,
-        variant="of the scores as they are, in nats",
-        cost="(N + 33) F, shared with the calibrated one and the gap", source=HETA,
+    of_sums(
+        "Faithfulness error", variant="of the scores as they are, in nats",
+        cost="(N + 33) F, shared with the calibrated one and the gap",
     ),
-    "faithfulness_error_calibrated": Metric(
-        "Faithfulness error, calibrated", evaluators.evaluate_additivity, "less", high=None,
-        variant="one scale for all scores, evaluated on sets it was not fitted to",
+    of_sums(
+        "Faithfulness error, calibrated", variant="one scale for all scores, evaluated on sets it was not fitted to",
         cost="as Faithfulness error", source=OWN,
     ),
-    "additivity_gap": Metric(
-        "Additivity gap", evaluators.evaluate_additivity, "less", high=None,
-        variant="in nats", cost="as Faithfulness error", source=HETA,
-    ),
+    of_sums("Additivity gap", variant="in nats", cost="as Faithfulness error"),
     # known evidence
-    "first_is_evidence": Metric(
-        "First is evidence", evaluators.evaluate_support, needs=("support",),
-        variant="the highest score is on the support", source=OWN,
-    ),
-    "evidence_mass": Metric(
-        "Evidence mass", evaluators.evaluate_support, needs=("support",), positive=True,
-        variant="share of the scores on the support; relu", source=OWN,
-    ),
-    "f1": Metric(
-        "F1", evaluators.evaluate_gold, needs=("gold",),
-        variant="of as many tokens as are gold", source=HETA,
-    ),
-    "span_f1": Metric(
+    of_support("First is evidence", variant="the highest score is on the support"),
+    of_support("Evidence mass", positive=True, variant="share of the scores on the support; relu"),
+    of_gold("F1", variant="of as many tokens as are gold"),
+    Metric(
         "Span-F1", evaluators.evaluate_span, needs=("gold",), again=1, positive=True,
         variant="F1 over all tokens of the answer, each with the same total", source=HETA,
     ),
-    "dsa": Metric(
-        "DSA", evaluators.evaluate_dsa, low=-1.0, needs=SEGMENTS, positive=True,
-        variant="supervised", source=HETA,
+    of_dsa("DSA", variant="supervised", source=HETA),
+    of_dsa("DSA, selected", variant="tokens above half the highest", source=HETA),
+    of_dsa("DSA, segments", variant="all of either segment", source=RELEASED),
+    of_dsa(
+        "DSA, thresholded", low=None, high=None, variant="tokens above half the highest, which counts as 1", source=OWN,
     ),
-    "dsa_selected": Metric(
-        "DSA, selected", evaluators.evaluate_dsa, low=-1.0, needs=SEGMENTS, positive=True,
-        variant="tokens above half the highest", source=HETA,
-    ),
-    "dsa_segments": Metric(
-        "DSA, segments", evaluators.evaluate_dsa, low=-1.0, needs=SEGMENTS, positive=True,
-        variant="all of either segment", source=RELEASED,
-    ),
-    "dsa_thresholded": Metric(
-        "DSA, thresholded", evaluators.evaluate_dsa, low=None, high=None, needs=SEGMENTS, positive=True,
-        variant="tokens above half the highest, which counts as 1", source=OWN,
-    ),
-    "pass_5": Metric(
-        "Pass@5", evaluators.evaluate_gold, needs=("gold",),
-        variant="a gold token among the first 5", source=HETA,
-    ),
+    of_gold("Pass@5", variant="a gold token among the first 5"),
     # patching
-    "patch_correlation": Metric(
-        "Patch correlation", evaluators.evaluate_effects, low=-1.0,
-        variant="Spearman with edge patches by zero, attention frozen",
-        cost="(2N + 2) F, shared by all that patch edges", source=HETA,
+    of_effects(
+        "Patch correlation", low=-1.0, variant="Spearman with edge patches by zero, attention frozen",
+        cost="(2N + 2) F, shared by all that patch edges",
     ),
-    "intervention_5": Metric(
-        "Intervention@5", evaluators.evaluate_effects, low=None, high=None,
-        variant="the first 5 patched together, in nats", cost="as Patch correlation", source=HETA,
+    of_effects("Intervention@5", low=None, high=None, variant="the first 5 patched together, in nats"),
+    of_effects("Mean effect@5", low=None, high=None, variant="the first 5 patched one at a time, the mean in nats"),
+    of_effects("Misattribution", better="less", variant="of the first 10, those with an effect below 0.01 nats"),
+    of_pass(
+        "Causal Pass@5", variant="on the counterfactual, with the evidence's values patched in at the middle layer",
+        source=HETA,
     ),
-    "mean_effect_5": Metric(
-        "Mean effect@5", evaluators.evaluate_effects, low=None, high=None,
-        variant="the first 5 patched one at a time, the mean in nats", cost="as Patch correlation", source=HETA,
-    ),
-    "misattribution": Metric(
-        "Misattribution", evaluators.evaluate_effects, "less",
-        variant="of the first 10, those with an effect below 0.01 nats", cost="as Patch correlation", source=HETA,
-    ),
-    "causal_pass_5": Metric(
-        "Causal Pass@5", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
-        variant="on the counterfactual, with the evidence's values patched in at the middle layer", source=HETA,
-    ),
-    "causal_pass_5_unpatched": Metric(
-        "Causal Pass@5, unpatched", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
-        variant="on the counterfactual as it is", source=OWN,
-    ),
-    "causal_pass_5_chance": Metric(
-        "Causal Pass@5, chance", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
-        variant="of a random order", source=OWN,
-    ),
+    of_pass("Causal Pass@5, unpatched", variant="on the counterfactual as it is", source=OWN),
+    of_pass("Causal Pass@5, chance", variant="of a random order", source=OWN),
     # changes of the prompt, the seed and the model
-    "sensitivity": Metric(
-        "Sensitivity", evaluators.evaluate_sensitivity, "less", again=evaluators.RUNS, positive=True,
-        variant="noise of 0.01 on all embeddings, 5 runs with the same probes; scores over their maximum", source=HETA,
+    of_noise(
+        "Sensitivity",
+        variant="noise of 0.01 on all embeddings, 5 runs with the same probes; scores over their maximum",
     ),
-    "sensitivity_sum": Metric(
-        "Sensitivity, sum", evaluators.evaluate_sensitivity, "less", again=evaluators.RUNS, positive=True,
-        variant="the same, scores over their sum", source=HETA,
-    ),
-    "seed_variance": Metric(
-        "Seed variance", evaluators.evaluate_seed_variance, "less", again=evaluators.RUNS, positive=True,
+    of_noise("Sensitivity, sum", variant="the same, scores over their sum"),
+    of_runs(
+        "Seed variance", evaluate=evaluators.evaluate_seed_variance,
         variant="no noise, 5 seeds of the method; standard deviation of scores over their maximum", source=OWN,
     ),
-    "paraphrase_consistency": Metric(
+    Metric(
         "Paraphrase consistency", evaluators.evaluate_paraphrase_consistency, low=-1.0, again=1, needs=("paraphrase",),
         variant="Spearman between active and passive, of words that match by their stem", source=HETA,
     ),
-    "weight_randomisation": Metric(
+    Metric(
         "Weight randomisation", evaluators.evaluate_weight_randomisation, "nearer 0", low=-1.0, again=1,
         variant="Spearman of sizes, all layers' weights shuffled", source="Adebayo et al. (2018)",
     ),
     # downstream tasks
-    "verdict_change": Metric(
-        "Verdict change", evaluators.evaluate_verdict, low=-100.0, high=100.0, needs=CLAIM,
-        variant="exact match in points, with the highest 40 % of the story against all of it", cost="3 F", source=HETA,
+    of_verdict(
+        "Verdict change", variant="exact match in points, with the highest 40 % of the story against all of it",
+        cost="3 F", source=HETA,
     ),
-    "verdict_change_random": Metric(
-        "Verdict change, random", evaluators.evaluate_verdict, low=-100.0, high=100.0, needs=CLAIM,
-        variant="the same with a random 40 %", cost="shared", source=OWN,
-    ),
-    "tool_change": Metric(
+    of_verdict("Verdict change, random", variant="the same with a random 40 %", cost="shared", source=OWN),
+    Metric(
         "Tool change", evaluators.evaluate_tool, low=-100.0, high=100.0, positive=True,
         needs=("answer", *CLAIM, "question"),
         variant="Hit@1 in points, a sentence look-up given tokens with 40 % of the score", source=HETA,
     ),
-}  # fmt: skip
-"""The built-in metrics by name: the title in lower case, with underscores."""
+)  # fmt: skip
+BUILT_INS: Mapping[str, Metric] = {name_of(metric): metric for metric in ROWS}
 
+# Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0.
 UNINFORMATIVE = ("soft_ns", "soft_ns_raw")
-"""Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0."""
 
 DESCRIPTIONS: Mapping[str, str] = {
     "soft_nc": "How much more the prediction changes when tokens with high scores lose most of their embedding "
@@ -282,9 +220,6 @@ class MetricRegistry(Mapping[str, Metric]):
     A further metric can be named as ``module:object``; it is not listed.
     """
 
-    def __init__(self) -> None:
-        self._named: dict[str, Metric] = {}
-
     @cached_property
     def plugins(self) -> dict[str, Metric]:
         """Metrics of further packages; an unusable metric is left out with a warning."""
@@ -301,16 +236,9 @@ class MetricRegistry(Mapping[str, Metric]):
         return metrics
 
     def __getitem__(self, name: str) -> Metric:
-        if name in BUILT_INS:
-            return BUILT_INS[name]
-        if name not in self.plugins and is_object_name(name):
-            if name not in self._named:
-                try:
-                    self._named[name] = as_metric(name, named_object(name), name.partition(":")[0])
-                except (ValueError, TypeError) as error:
-                    raise type(error)(f"metric {name}: {error}") from None
-            return self._named[name]
-        return self.plugins[name]
+        if name not in BUILT_INS and name not in self.plugins and is_object_name(name):
+            return as_metric(name, named_object(name), name.partition(":")[0])
+        return BUILT_INS[name] if name in BUILT_INS else self.plugins[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from (*BUILT_INS, *self.plugins)
@@ -330,7 +258,7 @@ def default_metrics() -> list[str]:
 def metric_named(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the metric; a given `Metric` is named by its title, in lower case and with underscores."""
     if isinstance(metric, Metric):
-        name = "_".join(re.findall(r"\w+", metric.title.lower()))
+        name = name_of(metric)
         if name not in METRICS:
             return name, as_metric(name, metric, getattr(metric.evaluate, "__module__", ""))
         if METRICS[name] == metric:
@@ -350,7 +278,8 @@ def as_metric(name: str, value: Any, origin: str) -> Metric:
         if not callable(value):
             raise TypeError(f"{value!r} is neither a Metric nor a function")
         if not hasattr(value, "better"):
-            raise ValueError("it declares no direction: set better to 'more', 'less' or 'nearer 0' on the function")
+            way = "set better to 'more', 'less' or 'nearer 0' on the function"
+            raise ValueError(f"metric {name}: it declares no direction: {way}")
         known = {field.name for field in fields(Metric)} - {"evaluate"}
         declared = {key: given for key, given in getattr(value, "__dict__", {}).items() if key in known}
         value = Metric(**{"title": name, "low": None, "high": None, "evaluate": value, **declared})

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
+from itertools import product, starmap
 from math import nan
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -28,8 +27,7 @@ Explain: TypeAlias = Callable[[Prediction], Attribution]
 
 AUXILIARIES = frozenset(["am", "is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "by"])
 ENDINGS = ("ied", "ies", "ing", "ed", "es", "s", "e", "d")
-FEWEST_PAIRS = 3
-"""Fewest words with a meaningful order."""
+FEWEST_PAIRS = 3  # of words with a meaningful order
 UNREADABLE = "weights that are quantised or offloaded cannot be shuffled"
 
 
@@ -42,8 +40,6 @@ def under_noise(
     To vary only the noise, repeat a method; to vary the method's seed too (alone, with ``noise=0``), give copies of
     the method with different seeds.
     """
-    check_at_least("noise", noise, 0)
-    check_at_least("seed", seed, 0, whole=True)
     size = noise * float(prediction.embeddings.square().mean().sqrt())
     attributions = []
     for run, explain in enumerate(methods):
@@ -67,14 +63,11 @@ def again(prediction: Prediction) -> Prediction:
 def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
     """Mean over tokens of the standard deviation of scores over runs, at least 0; less is better."""
     runs = finite_numbers(runs, "runs")
-    if runs.ndim != 2 or not runs.numel():
-        raise ValueError(f"runs has the shape {tuple(runs.shape)}, and must hold a row of scores per run: (run, pos)")
-    if len(runs) < 2:
-        raise ValueError(f"{len(runs)} run does not show a variation of scores: give at least two")
+    if runs.ndim != 2 or len(runs) < 2 or not runs.shape[1]:
+        raise ValueError(f"runs has the shape {tuple(runs.shape)}, and must hold a row of scores per run, at least two")
     return float(runs.double().std(0).mean())
 
 
-# -------------------------------------------------------------------------------------------- paraphrase consistency
 class Agreement(NamedTuple):
     """Agreement of two texts; ``correlation`` is NaN for fewer than three matching words or constant scores."""
 
@@ -89,8 +82,6 @@ def paraphrase_consistency(first: Attribution, second: Attribution, reduce: Lite
     Words match by their stems, from left to right, at most once; auxiliaries and "by" do not match. ``coverage`` is the
     share of the first text's remaining words with a match.
     """
-    for name, attribution in (("first", first), ("second", second)):
-        finite_scores(attribution.scores, name=f"{name}.scores")
     ours, theirs = (
         [word for word in attribution.by_word(reduce) if stem(word.text)] for attribution in (first, second)
     )
@@ -117,7 +108,6 @@ def stem(word: str) -> str:
     return bare.removesuffix(ending)
 
 
-# ----------------------------------------------------------------------------------------------- weight randomisation
 @one_at_a_time("prediction")
 def cascade(
     prediction: Prediction,
@@ -133,8 +123,7 @@ def cascade(
     Spearman's correlation by the number of shuffled layers (default: every number), from the last layer down; near 0
     is right, and 1 shows that the method is insensitive to the weights. NaN for constant scores.
     """
-    depths = [*range(1, prediction.adapter.layers + 1)] if layers is None else layers
-    check_at_least("seed", seed, 0, whole=True)
+    depths = range(1, prediction.adapter.layers + 1) if layers is None else layers
     scores, positions = finite_scores(scores, len(prediction)), candidate_positions(candidates, len(prediction))
     correlations: dict[int, float] = {}
     for depth in depths:
@@ -151,12 +140,18 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
         raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
     if not can_be_shuffled(adapter):
         raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
-    blocks = list(adapter.model.blocks)[adapter.layers - depth :]
-    weights = [weight for layer in blocks for weight in layer.parameters()]
-    shared_once = {id(weight): weight for weight in weights}.values()
-    before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in shared_once]
+    weights = torch.nn.ModuleList(
+        [*adapter.model.blocks][adapter.layers - depth :]
+    ).parameters()  # a shared weight once
+    before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
-    with changing(adapter.model, partial(_put_back, before)):
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for weight, old in before:
+            weight.copy_(old)
+
+    with changing(adapter.model, put_back):
         with torch.no_grad():
             for weight, old in before:
                 order = torch.randperm(old.numel(), generator=generator).to(old.device)
@@ -164,18 +159,11 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
         yield
 
 
-@torch.no_grad()
-def _put_back(before: Sequence[tuple[Any, Tensor]]) -> None:
-    for weight, old in before:
-        weight.copy_(old)
-
-
 def can_be_shuffled(adapter: ModelAdapter) -> bool:
     """Return True if every weight is in memory and not quantised."""
     return not adapter.quantised and not any(map(is_elsewhere, adapter.model.parameters()))
 
 
-# --------------------------------------------------------------------------------------------------- decoding settings
 @dataclass(frozen=True)
 class Setting:
     """A setting of the sampler: another target token, but the same explanation of a given token.
@@ -194,10 +182,7 @@ class Setting:
             check_at_least(name, getattr(self, name), 0, whole=name == "top_k")
 
 
-GRID = tuple(
-    Setting(temperature, top_p, top_k, repetition)
-    for temperature, top_p, top_k, repetition in product((0.2, 0.5, 0.9), (0.8, 0.9, 0.95), (20, 50, 100), (1.0, 1.2))
-)
+GRID = tuple(starmap(Setting, product((0.2, 0.5, 0.9), (0.8, 0.9, 0.95), (20, 50, 100), (1.0, 1.2))))
 """The paper's 54 settings, which it runs with 3 seeds."""
 FEW = (Setting(), Setting(1.0, 0.9), Setting(0.8))
 """The settings of the paper's appendix: greedy, a nucleus, a temperature."""
@@ -205,7 +190,6 @@ FEW = (Setting(), Setting(1.0, 0.9), Setting(0.8))
 
 def first_token(prediction: Prediction, setting: Setting, seed: int = 0) -> int:
     """Draw the model's next token under a setting of the sampler."""
-    check_at_least("seed", seed, 0, whole=True)
     log_probs = prediction.log_probs.cpu().double().clone()
     if setting.repetition != 1.0:
         log_probs[prediction.ids.cpu().unique()] *= setting.repetition  # a log-probability is below 0, and so falls
@@ -229,8 +213,6 @@ def relative_change(
     because a percentage of 0 is meaningless.
     """
     check_choice("reduce", reduce, ("max", "mean"))
-    if len(figures) != len(errors) or len(figures) < 2:
-        raise ValueError(f"{len(figures)} figures with {len(errors)} standard errors: give as many, and two at least")
     values = np.array(figures, dtype=float)
     base = float(values.mean()) if reference is None else reference
     if not np.isfinite([*values, *errors]).all() or abs(base) < max(1e-6, 2 * float(np.mean(errors))):

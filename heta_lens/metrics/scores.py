@@ -26,13 +26,9 @@ def finite_scores(scores: Any, length: int | None = None, name: str = "scores") 
     """Return a vector of scores as floating-point numbers; refuse a NaN, an infinity or a wrong number of tokens."""
     vector = finite_numbers(scores, name)
     if vector.ndim != 1 or not len(vector):
-        raise ValueError(
-            f"{name} has the shape {tuple(vector.shape)}, and must have the shape (pos,): a number per token"
-        )
+        raise ValueError(f"{name} has the shape {tuple(vector.shape)}: give a number per token")
     if length is not None and len(vector) != length:
-        raise ValueError(
-            f"{name} has {len(vector)} numbers for {length} tokens: give a number per token of the context"
-        )
+        raise ValueError(f"{name} has {len(vector)} numbers for {length} tokens of the context: give one for each")
     return vector
 
 
@@ -55,22 +51,18 @@ def check_number(name: str, value: Any, least: float | int = -inf, most: float |
         raise ValueError(f"{name}={value!r} must be {'finite' if value == -inf else f'at most {most}'}")
 
 
-# ---------------------------------------------------------------------------------------------------- token positions
 def positions_in(name: str, given: Any, length: int) -> list[int]:
     """Return the given positions as plain integers in the given order; refuse a position outside the scores."""
     if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise TypeError(f"{name}={given!r} must be a list of positions: write [3] for one, [3, 4] for two")
     positions = list(given)
     for position in positions:
-        if not is_whole(position):
-            raise TypeError(
+        if not (is_whole(position) and 0 <= index(position) < length):
+            raise ValueError(
                 f"{name} holds {position!r}, and must hold whole numbers from 0 to {length - 1}: write "
                 "range(start, stop) for the span (start, stop)"
             )
-    positions = [index(position) for position in positions]
-    if outside := sorted({position for position in positions if not 0 <= position < length}):
-        raise ValueError(f"{name}: positions {outside} are not among the {length} scores")
-    return positions
+    return [*map(index, positions)]
 
 
 def candidate_positions(candidates: Positions | None, length: int) -> list[int]:
@@ -94,9 +86,7 @@ def evidence_positions(instance: Instance, prediction: Prediction, name: str) ->
     text, tokens = prediction.located
     start = text.find(instance.text)
     if start < 0:
-        raise ValueError(
-            f"instance {instance.id!r}: the tokenizer does not give its text back, so no span of characters has tokens"
-        )
+        raise ValueError(f"instance {instance.id!r}: the tokenizer does not give its text back, so no span has tokens")
     spans = [Span(start + span.start, start + span.stop) for span in getattr(instance, name)]
     inside = {position for span in spans for position in tokens_in(text, tokens, span)}
     return sorted(inside & {*ordinary(prediction)})
@@ -110,7 +100,6 @@ def rows_of(chosen: Sequence[Positions], length: int) -> Bool[torch.Tensor, "row
     return rows
 
 
-# ------------------------------------------------------------------------------------------------------ normalisation
 class Normalised(NamedTuple):
     """Normalised scores; for ``degenerate`` scores, equal or not above 0, every token counts the same."""
 
@@ -132,7 +121,7 @@ def normalised(scores: Float[Tensor, "pos"], sign: Sign = "relu", norm: Norm = "
     """
     check_choice("norm", norm, get_args(Norm))
     values = signed(finite_scores(scores).double(), sign)
-    level = _all_equal(values)
+    level = values.unique().numel() == 1
     if norm in ("sum", "max"):
         whole = values.sum() if norm == "sum" else values.max()
         if whole <= 0:
@@ -157,23 +146,18 @@ def with_mean(values: Float[Tensor, "pos"], mean: float) -> Normalised:
     values = finite_scores(values, name="values").double()
     if values.min() < 0:
         raise ValueError("retention needs scores of at least 0: choose sign='relu' or 'abs'")
-    wanted, positive = mean * len(values), values > 0
+    wanted, positive, level = mean * len(values), values > 0, values.unique().numel() == 1
     if wanted >= int(positive.sum()):
         rest = (wanted - int(positive.sum())) / max(1, int((~positive).sum()))
-        return Normalised(torch.where(positive, 1.0, rest), not positive.any() or _all_equal(values))
+        return Normalised(torch.where(positive, 1.0, rest), level)
     largest = values.sort(descending=True).values
     sum_from_here = values.sum() - largest.cumsum(0) + largest
     cut_before = torch.arange(len(values))  # the number of larger values, which are cut off at 1
     factors = (wanted - cut_before) / sum_from_here
     first_uncut = int((factors * largest <= 1).nonzero()[0])
-    return Normalised((values * factors[first_uncut]).clamp(max=1), _all_equal(values))
+    return Normalised((values * factors[first_uncut]).clamp(max=1), level)
 
 
-def _all_equal(values: Float[Tensor, "pos"]) -> bool:
-    return bool((values == values[0]).all())
-
-
-# ---------------------------------------------------------------------------------------------- distances
 Distance: TypeAlias = Literal["root", "hellinger", "hellinger_sq", "target_prob", "kl"]
 Apart: TypeAlias = Callable[[Tensor, Tensor, Target], Tensor]
 """A distance, from the log-probabilities after and before a change, and the target."""
@@ -189,9 +173,7 @@ def probability_lost(
 ) -> Float[Tensor, "run"]:
     """Return the fall of the target's probability from q to p, at least 0."""
     if (kind := kind_of(target)) in ("contrast", "function"):
-        raise ValueError(
-            f"distance='target_prob' needs a token or a set of tokens, not a {kind}: choose another distance"
-        )
+        raise ValueError(f"distance='target_prob' needs a token or a set, not a {kind}: choose another distance")
     (tokens,) = sides(target)
     return (joint_logit(log_q, tokens).exp() - joint_logit(log_p, tokens).exp()).clamp(min=0)
 

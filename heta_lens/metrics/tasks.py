@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import token_count
-from heta_lens._util.options import check_at_least, check_count
+from heta_lens._util.options import check_count
 from heta_lens._util.python import extra
 from heta_lens._util.text import sentences
 from heta_lens.metrics.evidence import ranked, reaching
@@ -56,11 +56,8 @@ def exact_match_change(
     For a claim -100, 0 or 100; more is better. ``random`` is the same for as many random tokens. The verdict is the
     choice that the model finds most likely while the remaining context is 0.
     """
-    if not isinstance(prediction.target, int):
-        raise ValueError(f"exact match needs one token as the target, not {prediction.target_words}")
     if prediction.target not in choices:
-        raise ValueError(f"the target {prediction.target} is none of the choices {list(choices)}")
-    check_at_least("seed", seed, 0, whole=True)
+        raise ValueError(f"the target, {prediction.target_words}, is none of the choices {list(choices)}")
     scores = finite_scores(scores, len(prediction))
     context = positions_in("context", context, len(scores))
     chance = torch.from_numpy(prompt_generator(seed, prediction.ids).random(len(scores)))
@@ -126,7 +123,7 @@ def retrained(
     scores: Sequence[Float[Tensor, "pos"]],
     *,
     shares: Sequence[float] = SHARES,
-    candidates: Sequence[Positions] | None = None,
+    candidates: Sequence[Positions | None] | None = None,
     seeds: int = 3,
     make: Make = logistic_regression,
 ) -> Retrained:
@@ -140,13 +137,10 @@ def retrained(
     check_count("seeds", seeds)
     if not len(texts) == len(labels) == len(scores) or len(texts) < 4:
         raise ValueError(f"{len(texts)} texts, {len(labels)} labels and {len(scores)} scores: give as many, and four")
-    if not all(0 <= share <= 1 for share in shares):
-        raise ValueError(f"shares={tuple(shares)} must be between 0 and 1")
-    if candidates is not None and len(candidates) != len(texts):
-        raise ValueError(f"there are candidates for {len(candidates)} of {len(texts)} texts: give them for each")
+    candidates = [None] * len(texts) if candidates is None else candidates
     orders = [
-        ranked(finite_scores(given, len(text), f"scores[{at}]"), None if candidates is None else candidates[at])
-        for at, (given, text) in enumerate(zip(scores, texts, strict=True))
+        ranked(finite_scores(given, len(text)), removable)
+        for given, text, removable in zip(scores, texts, candidates, strict=True)
     ]
     accuracies: dict[str, list[Any]] = {name: [] for name in Retrained.__dataclass_fields__ if name != "shares"}
     for seed in range(seeds):
@@ -155,7 +149,9 @@ def retrained(
         mixed = [generator.permutation(order).tolist() for order in orders]
 
         def accuracy(gone: Sequence[Sequence[int]], train: Any = train, seed: int = seed) -> float:
-            return _accuracy(counts_without(texts, gone), np.array(labels), train, make(seed))
+            counts, truth, classifier = counts_without(texts, gone), np.array(labels), make(seed)
+            classifier.fit(counts[train], truth[train])
+            return float((classifier.predict(counts[~train]) == truth[~train]).mean())
 
         for name, ranking in (("", orders), ("_by_chance", mixed)):
             cuts = [[token_count(share, len(order), "nearest") for order in ranking] for share in shares]
@@ -176,10 +172,3 @@ def counts_without(texts: Sequence[Sequence[int]], gone: Sequence[Sequence[int]]
         np.add.at(row, [text[at] for at in left], 1)
         row[-1] = len(positions)
     return counts
-
-
-def _accuracy(counts: Int[np.ndarray, "text word"], labels: np.ndarray, train: np.ndarray, classifier: Any) -> float:
-    if len({*labels[train]}) < 2:
-        raise ValueError("all texts to train on have one label: give more of them")
-    classifier.fit(counts[train], labels[train])
-    return float((classifier.predict(counts[~train]) == labels[~train]).mean())

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions, short
+from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
 from heta_lens._util.work import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
@@ -69,7 +69,7 @@ def check_patch(
     if reference is None:
         return
     if isinstance(mask, Tensor) or mask != "zero":
-        raise ValueError(f"mask={short(mask)} and a reference both say what is put in: give only one")
+        raise ValueError("mask= and a reference both say what is put in: give only one")
     if reference.adapter.model is not prediction.adapter.model:
         raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
     if len(reference) != len(prediction):

@@ -285,7 +285,6 @@ def test_a_grid_is_labelled_by_tokens_or_heads(build: Callable[..., Any]) -> Non
     ("options", "message"),
     [
         ({"what": "resid_mid"}, "what='resid_mid' is not one of 'resid_pre'"),
-        ({"what": "resid_post"}, "what='resid_post' .*a layer's is the resid_pre of the next"),
         ({"scale": "nats"}, "scale='nats'"),
         ({"batch": 0}, "batch=0"),
         ({"layers": [0, 2]}, "layer=2 is none of the layers 0 to 1"),

@@ -207,7 +207,6 @@ def test_a_model_without_the_place_is_refused_before_any_run(monkeypatch: pytest
     ("options", "message"),
     [
         ({"what": "mlp_outs"}, "what='mlp_outs' is not one of .*did you mean 'mlp_out'"),
-        ({"what": "resid_pre"}, "a layer's is the resid_post of the one before"),
         ({"samples": 0}, "samples=0"),
         ({"noise": -1}, "noise=-1"),
         ({"window": 3}, "window=3 with what='resid_post'"),

@@ -123,9 +123,6 @@ def test_wrong_requests_are_refused() -> None:
         (attribution, {"how": "edge"}, "how='edge'"),
         (inner, {}, "another prompt than the cache, or of another position="),
         (attribution.without([4, 5]), {"position": 4}, "of another position="),
-        (attribution.scores, {}, "expected an Attribution of one token, got Tensor"),
-        ([attribution], {}, "got list: .*, one at a time"),
-        (attribution, {"reference_tokens": others}, "reference_tokens= are the ids of a reference"),
         (attribution, of_others, "reference_tokens= do not match the cache"),
     ]
     for given, options, message in cases:

@@ -56,7 +56,7 @@ def test_a_data_set_in_a_folder_is_streamed(tmp_path: Path) -> None:
 def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     written(tmp_path, ".jsonl")
     with pytest.raises(
-        OSError, match=r"the dev split of .* could not be read \(.*\): give a file, another split, or hf:NAME:CONFIG"
+        OSError, match=r"the dev split of .* could not be read .*\(.*\): give another split, NAME:CONFIG"
     ):
         prompts(f"hf:{tmp_path}", split="dev")
 
@@ -69,7 +69,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ([], {}, "there are no prompts in prompt"),
         (["x", {"question": "x"}], {}, "number 1 of prompt: it has no text, but 'question': .* --field text=question"),
         ([{"question": "x"}], {"fields": {"text": "qestion"}}, "no column 'qestion' for .*did you mean 'question'"),
-        (["x"], {"hops": 2}, "hops=2 is an option of a suite, and prompt is none"),
+        (["x"], {"hops": 2}, "hops= is an option of a suite, and prompt is none"),
         (CHAT, {}, "is one prompt: put it into a list"),
         ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
         ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
@@ -84,6 +84,6 @@ def test_what_is_no_source_is_refused(source: Any, options: dict[str, Any], mess
 def test_the_line_of_a_wrong_prompt_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"text": "x"}\n{"txt": "y"}\n{"txt": "z"}\n')
-    message = r"p\.jsonl, line 2: it has no text, but 'txt'.* \(1 of those after it are wrong too\)"
+    message = r"p\.jsonl, line 2: it has no text, but 'txt'.*"
     with pytest.raises(ValueError, match=message):
         prompts(path)

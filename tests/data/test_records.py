@@ -58,13 +58,13 @@ def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("why.jsonl", json.dumps(WHY | {"question_meta": 7}), "line 1: its question_meta is 7, and must be text"),
-        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
-        ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
+        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "its helpful_sentences is .*a list of a whole"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', "line 2: the key 'a' is there twice"),
         ("why.json", "[" * 100_000, "it nests too many levels deep"),
         ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 1111.* is too large"),
         ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
         ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 .byte 0xff., perhaps UTF-16: convert it"),
-        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
+        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has another number of fields than line 1"),
         ("why.csv", 'narrative,question\nKim,"left\n\n', "line 3, is not valid CSV: unexpected end of data"),
         ("why.csv", "narrative,question\nKim\0,Why?\n", "line 2, is not UTF-8 .byte 0x00., perhaps UTF-16"),
         ("why.parquet", b"PAR1 is not enough PAR1", "is not a readable Parquet file: "),
@@ -83,11 +83,11 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_place(
 @pytest.mark.parametrize(
     ("name", "record", "message"),
     [
-        ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, r"header\[0\] is 1"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, "its column_header"),
         ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": 5}}}, "its content is 5, and"),
         ("curated", CURATED | {"important_words": 5}, "its important_words is 5, and must be a list of text"),
-        ("curated", CURATED | {"important_words": [5]}, r"its important_words\[0\] is 5, and must be text"),
-        ("longra", LONGRA | {"antecedent_span": 5}, "gold holds 5|support holds 5"),
+        ("curated", CURATED | {"important_words": [5]}, r"its important_words is \[5\], and must be a list of text"),
+        ("longra", LONGRA | {"antecedent_span": 5}, "its antecedent_span is 5, and must be a list"),
     ],
 )  # fmt: skip
 def test_a_field_of_another_type_is_named_with_its_line(
@@ -115,9 +115,9 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
             "a.txt",
             "",
             ValueError,
-            r"path='.*a.txt' must end in one of .json, .jsonl, .csv, .parquet, to be read as Some",
+            r"a.txt' must end in one of .json, .jsonl, .csv, .parquet, to be read as Some",
         ),
-        ("a.json", None, FileNotFoundError, "path='.*a.json' is not a file: give one with the records of Some"),
+        ("a.json", None, FileNotFoundError, "a.json' is not a file: give one with the records of Some"),
         ("a.json", "[]", ValueError, "a.json holds no records of"),
         ("a.json", '{"examples": {"a": 1}}', ValueError, "a.json holds no list of records"),
         ("a.json", '[{"a": 1}, 2]', ValueError, "a.json: record 1 is not an object but 2"),
@@ -150,10 +150,10 @@ def test_a_hub_out_of_reach_is_one_sentence_with_the_way_out(error: Exception, m
     with pytest.raises(OSError) as caught:  # noqa: PT011
         suite("tellmewhy", split="dev")
     assert str(caught.value) == (
-        f"the dev split of StonyBrookNLP/tellmewhy could not be had from the Hugging Face hub ({reason}): "
-        "give path= a json, jsonl, csv or parquet file of its records"
+        f"the dev split of StonyBrookNLP/tellmewhy could not be read from the Hugging Face hub ({reason}): "
+        "give another split, NAME:CONFIG, or a json, jsonl, csv or parquet file of its records"
     )
-    with pytest.raises(OSError, match=r"deepmind/narrativeqa .*: give narratives= a json"):
+    with pytest.raises(OSError, match="deepmind/narrativeqa could not be read"):
         suite("curated")
 
 
@@ -166,7 +166,7 @@ def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyP
         curated.QUESTIONS: [science()],
     }
 
-    def load_dataset(name: str, split: str) -> Any:
+    def load_dataset(name: str, _: None, split: str) -> Any:
         asked.append((name, split))
         return datasets.Dataset.from_list(held[name])
 

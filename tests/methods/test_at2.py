@@ -159,7 +159,6 @@ def one(family: str = "gpt2") -> Any:
         ([], {"keep": 1.0}, ValueError, "keep=1.0 must be below 1"),
         ([], {"mask": "none"}, ValueError, "mask='none'"),
         ([], {}, ValueError, "cannot be fitted to 0 predictions"),
-        (["no"], {}, TypeError, "fit_at2 takes predictions"),
         ([one, partial(one, "llama")], {}, ValueError, "predictions of one model"),
     ],
 )

@@ -139,7 +139,7 @@ def test_what_gilot_refuses() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
     for nucleus in (0, 1.5):
-        with pytest.raises(ValueError, match=f"nucleus={nucleus}.* must be above 0 and at most 1"):
+        with pytest.raises(ValueError, match=f"nucleus={nucleus} "):
             Gilot(nucleus=nucleus)
     with pytest.raises(ValueError, match="'gilot' takes 108 positions, and this model has 64: make length=101 smaller"):
         Gilot(length=101)(on_bridge())

@@ -96,10 +96,10 @@ def test_what_reagent_refuses() -> None:
         Reagent()(predict(model, ids, (TARGET, 30)))
     with pytest.raises(ValueError, match="rate=1 must be below 1"):
         Reagent(rate=1)
-    for given in (-1, 1.5, 10**7, "a"):
-        with pytest.raises(ValueError, match=f"the replacer gave .*{given!r}.*: return a whole number from 0 to"):
+    for given in (-1, 1.5, 10**7):
+        with pytest.raises(ValueError, match=r"the replacer gave [\s\S]*: return a whole number from 0 to"):
             Reagent(replacer=lambda ids, positions, generator, given=given: [given] * len(positions))(on_bridge())  # noqa: ARG005
-    with pytest.raises(ValueError, match=r"the replacer gave \[3\] for"):
+    with pytest.raises(ValueError, match=r"the replacer gave tensor\(\[3\]\)"):
         Reagent(replacer=lambda ids, positions, generator: [3], rate=0.99)(on_bridge())  # noqa: ARG005
     try:
         asked = predict(hooked_up(model), ids, TARGET)

@@ -160,7 +160,7 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):
         with pytest.raises(ValueError, match=r"must have \{explanation\} and \{claim\} in it, each once"):
             SeaCot(entail=wrong)
-    for wrong in (1.5, -0.1, float("nan"), "yes", None):
+    for wrong in (1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match=f"entail gave {wrong!r} for '.*', which is not a probability"):
             SeaCot(**SHORT | {"entail": lambda *_, wrong=wrong: wrong})(asked)
     monkeypatch.setattr("heta_lens.methods.sea_cot.YES", " No")
@@ -169,10 +169,3 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     monkeypatch.setattr(model, "tokenizer", None)
     with pytest.raises(ValueError, match="'sea_cot' reads and writes text, and the model has no tokenizer"):
         SeaCot(**SHORT)(asked)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_what_is_told_to_the_model_is_text() -> None:
-    for name in ("think", "conclude", "entail"):
-        with pytest.raises(TypeError, match=f"{name}=3 must be text"):
-            SeaCot(**{name: 3})

@@ -29,7 +29,7 @@ from heta_lens.model.hooks import EMBED
 
 def test_the_worked_example_of_sensitivity() -> None:
     assert sensitivity(torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="1 run does not show"):
+    with pytest.raises(ValueError, match=r"shape \(1, 4\), and must .* at least two"):
         sensitivity(torch.ones(1, 4))
 
 
@@ -143,5 +143,3 @@ def test_the_worked_example_of_relative_change() -> None:
     assert relative_change([2.0, 2.1, 1.8], [0.0] * 3, reference=2.0) == pytest.approx(10)
     assert relative_change([2.0, 2.0], [0.0, 0.0]) == 0
     assert isnan(relative_change([0.1, -0.1, 0.02], [0.05] * 3))
-    with pytest.raises(ValueError, match="1 figures with 1 standard errors"):
-        relative_change([1.0], [0.0])

@@ -42,7 +42,7 @@ def test_a_verdict_is_the_choice_the_model_finds_likeliest(build: Any) -> None:
         )
         expected = float(after[own] > after[other]) - float(before[own] > before[other])
         assert found["change"] == 100 * expected
-    with pytest.raises(ValueError, match="the target 7 is none of the choices"):
+    with pytest.raises(ValueError, match=r"the target, .* is none of the choices"):
         exact_match_change(asked, scores, context=context, choices=[1, 2])
 
 
@@ -88,7 +88,3 @@ def test_what_cannot_be_learned_is_refused() -> None:
     scores = [torch.ones(10)] * 4
     with pytest.raises(ValueError, match="4 texts, 3 labels and 4 scores"):
         retrained(texts, labels[:3], scores)
-    with pytest.raises(ValueError, match=r"shares=\(2.0,\) must be between 0 and 1"):
-        retrained(texts, labels, scores, shares=(2.0,))
-    with pytest.raises(ValueError, match="have one label"):
-        retrained(texts, [1] * 4, scores)
