@@ -60,27 +60,25 @@ __all__ = [
     "preset",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("attribute", "attribute_batch", "attribute_span"), "api"),
-    **dict.fromkeys(("estimate", "estimate_batch", "estimate_span"), "api"),
-    **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
-    **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat"),
-    "METHODS": "methods.registry",
-    **dict.fromkeys(("PRESETS", "preset"), "methods.registry"),
-    "Method": "methods.base",
-    "Attribution": "attribution",
-    "Heta": "methods.heta.heta",
-    "Prediction": "prediction.prediction",
-    "SpanAttribution": "span_attribution",
-    "attribute_dataset": "evaluation.runner",
-    **dict.fromkeys(("SavedScores", "load_scores"), "evaluation.saved_scores"),
-    "compare": "plots.comparison",
-    "estimate_memory": "methods.memory",
-    "fit_at2": "methods.at2",
-    "fit_weights": "methods.heta.fit_weights",
-    **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hooks"),
+_NAMES = {
+    "api": ("attribute", "attribute_batch", "attribute_span", "estimate", "estimate_batch", "estimate_span"),
+    "attribution": ("Attribution",),
+    "evaluation.runner": ("attribute_dataset",),
+    "evaluation.saved_scores": ("SavedScores", "load_scores"),
+    "methods.at2": ("fit_at2",),
+    "methods.base": ("Method",),
+    "methods.heta.fit_weights": ("fit_weights",),
+    "methods.heta.heta": ("Heta",),
+    "methods.memory": ("estimate_memory",),
+    "methods.registry": ("METHODS", "PRESETS", "preset"),
+    "model.hooks": ("lean_names_filter", "names_filter"),
+    "model.loading": ("load_demo_model", "load_model"),
+    "plots.comparison": ("compare",),
+    "prediction.chat": ("ChatPrompt", "chat"),
+    "prediction.prediction": ("Prediction",),
+    "span_attribution": ("SpanAttribution",),
 }
-_PACKAGES = {"causal", "data", "evaluation", "metrics", "plots"}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -90,8 +88,8 @@ def __getattr__(name: str) -> Any:
         value: Any = version("heta-lens")
     elif name in _MODULES:
         value = getattr(import_module(f"heta_lens.{_MODULES[name]}"), name)
-    elif name in _PACKAGES:
-        return import_module(f"heta_lens.{name}")
+    elif name in __all__:
+        value = import_module(f"heta_lens.{name}")
     else:
         raise AttributeError(f"module 'heta_lens' has no attribute {name!r}")
     globals()[name] = value

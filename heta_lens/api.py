@@ -1,7 +1,6 @@
 """The verb `attribute`, for a token, a span or a batch of prompts, and `estimate` for the cost."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, SupportsIndex, TypeAlias
 
 from heta_lens._util.files import brief
@@ -16,15 +15,6 @@ from heta_lens.prediction.from_cache import about, batch_predictions, span_predi
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
-
-MISNAMED = {
-    **dict.fromkeys(("end", "span"), "start and stop of attribute_span?"),
-    **dict.fromkeys(("pos", "token_position", "index"), "position=?"),
-    **dict.fromkeys(("contrast", "against", "foil"), "a pair, target=(why_this, rather_than_this)?"),
-    **dict.fromkeys(("prompt", "text", "input_ids", "ids"), "tokens=, the ids that were run?"),
-    **dict.fromkeys(("label", "answer", "target_token", "target_id"), "target=?"),
-}
-"""Common misnomers of these functions' arguments, which would otherwise be taken for options of the method."""
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
 """The name of a method or preset, a ready method, or a plain function."""
@@ -192,13 +182,10 @@ def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
         return method if isinstance(method, Method) else as_method(method)()
     method, options = method_and_options(method, options)
     if method not in METHODS:
-        names, lower = [*PRESETS, *METHODS], method.lower()
-        meant = f" (did you mean {lower!r}?)" if lower in METHODS or lower in PRESETS else hint(lower, names)
+        lower = method.lower()
+        meant = f" (did you mean {lower!r}?)" if lower in METHODS else hint(lower, [*PRESETS, *METHODS])
         raise ValueError(
             f"method={brief(method)} is not in heta_lens.METHODS or PRESETS{meant}: `heta-lens methods` lists them"
         )
-    for name in options:
-        if name in MISNAMED and name not in {field.name for field in fields(METHODS[method])}:
-            raise TypeError(f"{name}= is not an option of {METHODS[method].name}: did you mean {MISNAMED[name]}")
     check_names(METHODS[method], options)
     return METHODS[method](**options)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from heta_lens._util import storage
 from heta_lens._util import text as text_spans
-from heta_lens._util.files import brief, check_utf8
+from heta_lens._util.files import check_utf8
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
-from heta_lens._util.options import check_at_least, check_choice, check_types
+from heta_lens._util.options import check_at_least, check_choice, fits
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
 from heta_lens._util.text import Span
 from heta_lens.diagnostics import Diagnostics, share_of
@@ -35,13 +35,8 @@ Order: TypeAlias = Literal["score", "size"]
 
 FORMAT, VERSION = "heta_lens.attribution", 2
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
-ROW_DIAGNOSTICS = {
-    "balanced",
-    "cross_talk",
-    "completeness_gaps",
-    "drop",
-    "envelope",
-}  # diagnostics with a row per token
+ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envelope"}  # with a row per token
+SPELLED = {"text": str, "id": int, "log_prob": float}  # a token in diagnostics
 TEMPLATE = "template"  # the role of tokens that belong to no message
 FUNCTION = "function"  # the key of a function's name in a file
 
@@ -135,22 +130,22 @@ class Result:
     def by_message(self, reduce: Reduction = "sum") -> ScoredList[ScoredMessage]:
         """Return the scores of a chat's messages in order, and last the score of the template's tokens."""
         summed, messages = self.summed, self._messages
-        found = [
-            ScoredMessage(messages.content(number, summed.text), *_scored(summed, rows, reduce)[1:], role)
-            for number, role in enumerate(messages.roles)
-            for rows in [messages.rows([number])]
-        ]
-        rest = _scored(summed, messages.rows([-1]), reduce)
-        return ScoredList(found + ([ScoredMessage("", *rest[1:], TEMPLATE)] if rest.positions else []))
+        groups = [(messages.content(number, summed.text), number, role) for number, role in enumerate(messages.roles)]
+        *found, rest = (
+            ScoredMessage(text, *_scored(summed, messages.rows([number]), reduce)[1:], role)
+            for text, number, role in [*groups, ("", -1, TEMPLATE)]
+        )
+        return ScoredList([*found, rest] if rest.positions else found)
 
     def by_role(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
         """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
         messages = self._messages
-        rows = {
-            role: messages.rows([number for number, other in enumerate(messages.roles) if other == role])
-            for role in messages.roles
-        }
-        groups = [*rows.items(), *([(TEMPLATE, rest)] if (rest := messages.rows([-1])) else [])]
+        numbers: dict[str, list[int]] = {}
+        for number, role in enumerate(messages.roles):
+            numbers.setdefault(role, []).append(number)
+        groups = [(role, messages.rows(own)) for role, own in [*numbers.items(), (TEMPLATE, [-1])]]
+        if not groups[-1][1]:
+            del groups[-1]
         return ScoredList(_scored(self.summed, own, reduce)._replace(text=role) for role, own in groups)
 
     @property
@@ -222,7 +217,6 @@ class Attribution(Result):
     def __len__(self) -> int:
         return len(self.ids)
 
-    # ------------------------------------------------------------------------------------------------------- reading
     def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
         """Return the k tokens with the highest scores, highest first; equal scores keep the order of the text.
 
@@ -275,21 +269,17 @@ class Attribution(Result):
 
         ``template=True`` removes every token that a chat template wrote. Lists and views hide special tokens anyway.
         """
-        try:
-            wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
-        except TypeError:
-            raise TypeError(f"positions={positions!r} must be places in the context") from None
+        wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
         if unknown := wanted[~torch.isin(wanted, self.positions)].tolist():
             raise ValueError(f"positions={unknown} are not in this attribution")
-        if template and self.messages is None:
-            raise ValueError("template=True needs a chat: give attribute tokens=heta_lens.chat(model, messages)")
+        if template:
+            _ = self._messages  # refuses an attribution without a chat
         removed = torch.isin(self.positions, wanted) | (self.template & template)
         if removed.all():
             raise ValueError("nothing would be left: every token is special, of the template or listed in positions")
         mass = {"template_mass": share_of(self.scores, self.template)} if template and self.template.any() else {}
         return _kept(self, ~removed, mass)
 
-    # --------------------------------------------------------------------------------------------------- uncertainty
     @property
     def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
         """Standard errors of the scores, each part and the interactions; None for values without chance in them.
@@ -315,10 +305,25 @@ class Attribution(Result):
             return powered_ends(self.scores, mean, reach * spread, power)
         return self.scores - reach * error, self.scores + reach * error
 
-    # ------------------------------------------------------------------------------------------------------- keeping
     def to_frame(self) -> pd.DataFrame:
         """Return a row per token: position, score, parts with standard errors, number of probes, and text span."""
-        return pd.DataFrame(_columns(self))
+        columns: dict[str, Any] = {
+            "position": self.positions.tolist(),
+            "token": self.tokens,
+            "score": self.scores.tolist(),
+            **{name: part.tolist() for name, part in self.parts.items()},
+        }
+        for name, error in self.standard_errors.items():
+            if error is not None and name != "interactions":
+                columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
+        if isinstance(probes := self.diagnostics.probes, Tensor):
+            columns["probes"] = probes.tolist()
+        columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
+        if self.messages is not None:
+            owners = pd.Series(self.messages.owners.tolist(), dtype="Int64")
+            columns |= {"role": self.messages.names, "message": owners.mask(owners < 0)}
+        start, stop = self.offsets.T.tolist()
+        return pd.DataFrame({**columns, "start": start, "stop": stop})
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
@@ -372,25 +377,6 @@ def _check_finite(attribution: Attribution) -> None:
             raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
 
 
-def _columns(attribution: Attribution) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "position": attribution.positions.tolist(),
-        "token": attribution.tokens,
-        "score": attribution.scores.tolist(),
-        **{name: part.tolist() for name, part in attribution.parts.items()},
-    }
-    for name, error in attribution.standard_errors.items():
-        if error is not None and name != "interactions":
-            columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
-    if isinstance(probes := attribution.diagnostics.probes, Tensor):
-        columns["probes"] = probes.tolist()
-    columns |= {"id": attribution.ids.tolist(), "special": attribution.special.tolist()}
-    if attribution.messages is not None:
-        owners = pd.Series(attribution.messages.owners.tolist(), dtype="Int64")
-        columns |= {"role": attribution.messages.names, "message": owners.mask(owners < 0)}
-    return columns | dict(zip(("start", "stop"), attribution.offsets.T.tolist(), strict=True))
-
-
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
     """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics."""
     known = dict(attribution.diagnostics)
@@ -419,59 +405,31 @@ def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
     return value[keep] if isinstance(value, Tensor) else value
 
 
-# -------------------------------------------------------------------------------------------------------- saved fields
-def _check_consistent(attribution: Attribution) -> None:
-    """Raise for the first field of a file in conflict with the rest of the file."""
-    count, end = len(attribution), len(attribution.text)
-    if not count or len(attribution.tokens) != count:
-        raise ValueError(f"it has {len(attribution.tokens)} tokens and {count} ids")
-    for text in (*attribution.tokens, str(attribution.target_text)):
-        check_utf8("its text", text)
-    if int(attribution.ids.min()) < 0:
-        raise ValueError("its ids are below 0")
-    positions = attribution.positions.to(torch.int64)
-    if int(positions[0]) < 0 or bool((positions.diff() <= 0).any()):
-        raise ValueError(f"its positions are {brief(positions.tolist())}, and must be in ascending order from 0 up")
-    _check_places("offsets", attribution.offsets, end)
-    if (messages := attribution.messages) is not None:
-        _check_places("messages' places", messages.places[:, 1:], end)
-        numbers = [*messages.owners.tolist(), *messages.places[:, 0].tolist()]
-        if not all(-1 <= number < len(messages.roles) for number in numbers):
-            raise ValueError(f"its messages' owners are {brief(numbers)}, of {len(messages.roles)} messages")
-    _check_target(attribution)
-    _check_diagnostics(attribution.diagnostics, count)
-
-
-def _check_places(name: str, places: Int[Tensor, "row 2"], end: int) -> None:
-    for row, (start, stop) in enumerate(places.tolist()):
-        if not 0 <= start <= stop <= end:
-            place = f"its {name}[{row}] are ({start}, {stop})"
-            raise ValueError(f"{place}, which is not a place in its text of {end} characters")
-
-
-def _check_target(attribution: Attribution) -> None:
-    """Raise unless a contrast has a pair of texts and probabilities, and every other target a single one."""
-    known, target = attribution.diagnostics, attribution.target
-    log_prob, rank = known.target_log_prob, known.target_rank
-    if (log_prob is None) != (rank is None) or (callable(target) and rank is not None):
-        raise ValueError(f"its diagnostics have target_log_prob={log_prob} and target_rank={rank}")
-    sides = 2 if isinstance(target, tuple) else 1
-    for value in (attribution.target_text, known.target_token, log_prob, rank):
-        if value is not None and (len(value) if isinstance(value, tuple) else 1) != sides:
-            raise ValueError(f"its {brief(value)} does not fit the target {brief(target)}")
-
-
-def _check_diagnostics(known: Diagnostics, count: int) -> None:
-    for name, error in (known.standard_errors or {}).items():
-        if error is not None and error.ndim != (2 if name == "interactions" else 1):
-            raise ValueError(f"its standard_errors[{name!r}] has shape {tuple(error.shape)}")
-    for name in ROW_DIAGNOSTICS & known.keys():
-        for tensor in known[name].values() if isinstance(known[name], Mapping) else [known[name]]:
-            if tensor is not None and len(tensor) != count:
-                raise ValueError(f"its {name} has {len(tensor)} rows, and must have a row for each of {count} tokens")
-    if "effects" in known and known["effects"].shape[1] != count:
-        raise ValueError(f"its effects have shape {tuple(known['effects'].shape)}, and must have {count} columns")
-    for token in (*(known.other_spellings or ()), *(known.target_members or ())):
-        if not {"text", "id", "log_prob"} <= token.keys():
-            raise ValueError(f"its diagnostics have {brief(token)}, without text, id and log_prob")
-        check_types({"text": str, "id": int, "log_prob": float}, token)
+def _check_consistent(made: Attribution) -> None:
+    """Raise for fields of a file in conflict with the rest of the file."""
+    known, messages, count = made.diagnostics, made.messages, len(made)
+    places, owners, roles = made.offsets.tolist(), [], ()
+    if messages is not None:
+        places += messages.places[:, 1:].tolist()
+        owners, roles = [*messages.owners.tolist(), *messages.places[:, 0].tolist()], messages.roles
+    log_prob, rank, sides = known.target_log_prob, known.target_rank, 2 if isinstance(made.target, tuple) else 1
+    of_target = [made.target_text, known.target_token, log_prob, rank]
+    known_rows = [known[name] for name in ROW_DIAGNOSTICS & known.keys()]
+    rows = [row for value in known_rows for row in (value.values() if isinstance(value, Mapping) else [value])]
+    errors, spelled = known.standard_errors or {}, [*(known.other_spellings or ()), *(known.target_members or ())]
+    consistent = {
+        "tokens and ids": len(made.tokens) == count > 0 and bool((made.ids >= 0).all()),
+        "positions": bool((made.positions.long().diff(prepend=torch.tensor([-1])) > 0).all()),
+        "places in the text": all(0 <= start <= stop <= len(made.text) for start, stop in places),
+        "messages": all(-1 <= number < len(roles) for number in owners),
+        "target": all((len(v) if isinstance(v, tuple) else 1) == sides for v in of_target if v is not None),
+        "rank of the target": (log_prob is None) == (rank is None) and not (callable(made.target) and rank is not None),
+        "standard errors": all(e is None or e.ndim == 1 + (name == "interactions") for name, e in errors.items()),
+        "diagnostics": all(row is None or len(row) == count for row in rows),
+        "effects": "effects" not in known or known["effects"].shape[1] == count,
+        "spelled tokens": all(fits(token.get(name), kind) for token in spelled for name, kind in SPELLED.items()),
+    }
+    for name, holds in consistent.items():
+        if not holds:
+            raise ValueError(f"its {name} are in conflict with the rest of the file")
+    check_utf8("its text", "".join(made.tokens) + str(made.target_text))

@@ -89,10 +89,7 @@ def _rows_by_sentence(
 
 def spans_inside(text: str, spans: Iterable[tuple[int, int]]) -> list[Span]:
     """Return the spans as whole numbers; raise where a span is not inside the text."""
-    try:
-        wanted = [Span(index(start), index(stop)) for start, stop in spans]
-    except (TypeError, ValueError):
-        raise TypeError(f"spans={spans!r} must be pairs (start, stop) of places in attribution.text") from None
+    wanted = [Span(index(start), index(stop)) for start, stop in spans]
     for start, stop in wanted:
         if not 0 <= start < stop <= len(text):
             raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(text)} characters")

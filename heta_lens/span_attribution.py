@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
-from heta_lens._util.files import brief
 from heta_lens._util.options import check_field_names, check_types
 from heta_lens.attribution import Attribution, Order, Result, stored_fields
 from heta_lens.diagnostics import Diagnostics
@@ -147,37 +146,20 @@ def _target_of(step: Attribution) -> str:
     return f"{text}(logits)" if callable(step.target) else text
 
 
-# ------------------------------------------------------------------------------------------------------- saved fields
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:
     check_field_names(SpanAttribution, stored)
     many = Sequence[Mapping[str, Any]]
     check_types({"tokens": tuple[str, ...], "steps": many, "reasoning": many}, stored)
-    steps, reasoning = (_steps_of(name, stored.get(name, ())) for name in ("steps", "reasoning"))
+    steps, reasoning = (tuple(map(Attribution.of_fields, stored.get(name, ()))) for name in ("steps", "reasoning"))
     if not steps:
         raise ValueError("it has no steps")
-    _check_lengths("steps", steps, len(stored["tokens"]))
-    if reasoning:
-        _check_lengths("reasoning", reasoning, min(len(steps[0]), len(reasoning[-1]) + 1))
+    before = min(len(steps[0]), len(reasoning[-1]) + 1) if reasoning else 0
+    for name, own, end in ("steps", steps, len(stored["tokens"])), ("reasoning", reasoning, before):
+        if [*map(len, own)] != [*range(end - len(own), end)]:
+            raise ValueError(f"its {name} have tokens up to others than {end - 1}, or not each one more")
     return SpanAttribution(steps, stored["tokens"], reasoning)
 
 
-def _steps_of(name: str, stored: Sequence[Any]) -> tuple[Attribution, ...]:
-    steps = []
-    for number, fields in enumerate(stored):
-        try:
-            steps.append(Attribution.of_fields(fields))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name}[{number}]: {error}") from None
-    return tuple(steps)
-
-
-def _check_lengths(name: str, steps: Sequence[Attribution], end: int) -> None:
-    lengths = [len(step) for step in steps]
-    if lengths != [*range(end - len(steps), end)]:
-        raise ValueError(f"its {name} have {brief(lengths)} tokens, and must each have one more, up to {end - 1}")
-
-
-# ---------------------------------------------------------------------------------------------------------------- hops
 class Hops(NamedTuple):
     """The scores that stay at each token after a number of hops; row 0 never came to a token of the reasoning.
 

@@ -182,10 +182,6 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("spans", [(1, 2), ["red"], [(0, 1, 2)], [(0.5, 2)]])
-def test_what_is_no_span_is_refused_in_one_sentence(spans: object):
-    with pytest.raises(TypeError, match=r"must be pairs \(start, stop\) of places in attribution.text"):
-        attribution().by_spans(spans)
 
 
 # ------------------------------------------------------------------------------------------------------- grouped scores

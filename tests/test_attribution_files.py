@@ -86,19 +86,19 @@ def known(**facts: Any) -> dict[str, Any]:
 
 WHOLE = torch.zeros(6, dtype=torch.int64)
 DAMAGED: list[tuple[dict[str, Any], str]] = [
-    ({"tokens": (*TOKENS, "more")}, "7 tokens and 6 ids"),
+    ({"tokens": (*TOKENS, "more")}, "its tokens and ids are in conflict"),
     ({"ids": torch.ones(6)}, r"its ids is a tensor of torch.float32"),
     ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, "nan at position 3"),
-    ({"offsets": torch.full((6, 2), 99)}, r"its offsets.* are \(99, 99\)"),
-    ({"positions": WHOLE}, "its positions are .* ascending order"),
-    ({"target": (7, 9)}, "' down' does not fit the target"),
-    ({"target": {"function": "f"}, **known(target_rank=1, target_log_prob=-1.0)}, "target_rank=1"),
-    (known(target_members=[{"id": 3}]), "without text, id and log_prob"),
+    ({"offsets": torch.full((6, 2), 99)}, "its places in the text are"),
+    ({"positions": WHOLE}, "its positions are in conflict"),
+    ({"target": (7, 9)}, "its target are in conflict"),
+    ({"target": {"function": "f"}, **known(target_rank=1, target_log_prob=-1.0)}, "its rank of the target"),
+    (known(target_members=[{"id": 3}]), "its spelled tokens"),
     (known(standard_errors={"scores": torch.ones(5)}), "its standard_errors is"),
     ({"signed": 1}, "its signed is 1, and must be true or false"),
     ({"messages": {"roles": ("user",)}}, "places"),
-    (messages(owners=WHOLE - 2), "of 1 messages"),
-    (messages(places=torch.tensor([[0, 0, 99]])), r"places.* are \(0, 99\)"),
+    (messages(owners=WHOLE - 2), "its messages are"),
+    (messages(places=torch.tensor([[0, 0, 99]])), "its places in the text are"),
 ]
 
 

@@ -2,5 +2,5 @@
 
 `options` checks options, `files` and `storage` read and write files, `text` handles spans and safe printing, `numerics`
 has tolerances, divergences and sample statistics, `work` counts work and shows progress, `target_kinds` describes
-targets, `python` has versions, extras and warnings, and `html_view` shows HTML.
+targets, `python` has versions, extras and warnings, `html_view` shows HTML and `text_table` tables in a terminal.
 """

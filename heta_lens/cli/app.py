@@ -5,9 +5,8 @@ import logging
 import os
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from functools import update_wrapper
@@ -19,7 +18,6 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 from typer import Option
-from typer.core import TyperCommand
 
 import heta_lens
 
@@ -41,11 +39,10 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> bool:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"heta-lens {heta_lens.__version__}")
         raise typer.Exit
-    return wanted
 
 
 @app.callback()
@@ -55,21 +52,6 @@ def heta_lens_command(
     ] = False,
 ) -> None:
     """Which tokens made the model say that?"""
-
-
-# --------------------------------------------------------------------------------------------------------- subcommands
-
-
-class Once(TyperCommand):
-    """A subcommand in which an option of a single value may not repeat; click would keep the last value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args([*args])
-        counts = Counter(option.opts[0] for option in given if not getattr(option, "multiple", False))
-        for name, count in counts.items():
-            if count > 1:
-                ctx.fail(f"{name} was given {count} times, and takes one value")
-        return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
@@ -100,14 +82,14 @@ def command(name: str, group: typer.Typer = app, *, resumes: bool = False) -> Ca
         def called(**values: Any) -> None:
             for name_of_group, kind in groups.items():
                 values[name_of_group] = kind(**{flag.name: values.pop(flag.name) for flag in flags[name_of_group]})
-            with _output(name, values.pop("output")), _errors_in_a_line(resumes=resumes):
+            with _output(name, values.pop("output"), resumes=resumes):
                 run(**values)
 
         update_wrapper(called, run)
         every = [flag for of_parameter in flags.values() for flag in of_parameter]
         vars(called)["__signature__"] = Signature(every)
         called.__annotations__ = {flag.name: flag.annotation for flag in every}
-        group.command(name.rpartition(" ")[2], cls=Once)(called)
+        group.command(name.rpartition(" ")[2])(called)
         return run
 
     return register
@@ -122,8 +104,6 @@ def _flags_of(parameter: Parameter) -> list[Parameter]:
     flags = [field for field in fields(kind) if get_origin(hints[field.name]) is Annotated]
     return [parameter.replace(name=flag.name, annotation=hints[flag.name], default=flag.default) for flag in flags]
 
-
-# -------------------------------------------------------------------------------------------------------------- output
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _document: ContextVar[dict[str, Any] | None] = ContextVar("document", default=None)
@@ -170,21 +150,43 @@ def show(view: RenderableType) -> None:
         Console().print(view)
 
 
+EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError)
+INTERRUPTED = "interrupted"
+RESUMES = f"{INTERRUPTED}: what is finished is kept, and the same command resumes"
+
+
 @contextmanager
-def _output(name: str, flags: OutputFlags) -> Iterator[None]:
-    """Set the output of a subcommand, and print the JSON document at the end."""
+def _output(name: str, flags: OutputFlags, *, resumes: bool) -> Iterator[None]:
+    """Print warnings and errors of a subcommand as lines on stderr, and the JSON document at the end.
+
+    An expected error exits with 2, and has no traceback.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a text
+    if flags.quiet:
+        os.environ["TQDM_DISABLE"] = "1"  # libraries read the variable at import
     document = {"schema": SCHEMA, "command": name} if flags.as_json else None
     tokens = _quiet.set(flags.quiet), _document.set(document)
     try:
-        with _without_bars() if flags.quiet else nullcontext(), redirect_stdout(sys.stderr if document else sys.stdout):
+        with warnings.catch_warnings(), redirect_stdout(sys.stderr if document else sys.stdout):
+            warnings.showwarning = _warn
             yield
+    except KeyboardInterrupt:
+        add(error=RESUMES if resumes else INTERRUPTED)
+        if not resumes:
+            raise
+        _complain(RESUMES, "yellow")
+        raise typer.Exit(130) from None
     except (typer.Exit, typer.Abort):
         raise
-    except BaseException as error:
-        add(error="interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}")
-        raise
+    except Exception as error:
+        # safetensors is imported late, hence the name of its error instead of the class.
+        if not isinstance(error, EXPECTED) and type(error).__name__ != "SafetensorError":
+            add(error=f"{type(error).__name__}: {error}")
+            raise
+        add(error=str(error))
+        _complain(error, "red")
+        raise typer.Exit(2) from None
     finally:
         _quiet.reset(tokens[0])
         _document.reset(tokens[1])
@@ -192,48 +194,6 @@ def _output(name: str, flags: OutputFlags) -> Iterator[None]:
             from heta_lens._util.text import plain
 
             sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Turn off the progress bars of libraries that read the variable at import."""
-    before = os.environ.get("TQDM_DISABLE")
-    os.environ["TQDM_DISABLE"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["TQDM_DISABLE"]
-        os.environ |= {} if before is None else {"TQDM_DISABLE": before}
-
-
-# -------------------------------------------------------------------------------------------------------------- errors
-
-EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError)
-RESUMES = "interrupted: what is finished is kept, and the same command resumes"
-
-
-@contextmanager
-def _errors_in_a_line(*, resumes: bool) -> Iterator[None]:
-    """Print warnings and errors as a line on stderr, without a traceback; exit with 2 after an error."""
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _warn
-            yield
-    except (typer.Exit, typer.Abort):
-        raise
-    except KeyboardInterrupt:
-        if not resumes:
-            raise
-        add(error=RESUMES)
-        _complain(RESUMES, "yellow")
-        raise typer.Exit(130) from None
-    except Exception as error:
-        # safetensors is imported late, hence the name of its error instead of the class.
-        if not isinstance(error, EXPECTED) and type(error).__name__ != "SafetensorError":
-            raise
-        add(error=str(error))
-        _complain(error, "red")
-        raise typer.Exit(2) from None
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

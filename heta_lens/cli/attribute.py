@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from heta_lens.cli import flags, views
-from heta_lens.cli.app import add, as_json, command, note, quiet, say, show
+from heta_lens.cli.app import add, as_json, command, note, quiet, say
 from heta_lens.cli.questions import Question, QuestionFlags, read_prompt
 
 
@@ -54,19 +54,17 @@ def attribute_text(
     if read.written is not None:
         add(generated=read.written)
         say(f"written: {read.written}\n")
-    if len(results) == 1:
-        (result,) = results.values()
-        add(**views.document_of(result, files, by))
-        views.show_result(result, by=by, top=top, special=special)
-        views.name_files(files)
-    else:
+    if len(results) > 1:
         add(methods=[{"method": label, **views.document_of(of, saves[label])} for label, of in results.items()])
         views.show_comparison(results, page, top, special=special)
         for written in (*saves.values(), page):
             views.name_files(written)
+        return
+    (result,) = results.values()
+    add(**views.document_of(result, files, by))
+    views.show_result(result, by=by, top=top, special=special)
+    views.name_files(files)
 
-
-# -------------------------------------------------------------------------------------------------------- many prompts
 
 METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."
 FIELD = "Which column is which field, as in text=question; may be repeated."
@@ -97,30 +95,30 @@ def attribute_prompts(
     """
     files, out = save or [], out.expanduser()
     views.check_writable(files)
-    from heta_lens._util.options import check_choice
-    from heta_lens.evaluation.prompt_evaluation import Entry
+    from heta_lens._util.options import check_choice, keywords
     from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.evaluation.saved_scores import SCORES, WRITERS
     from heta_lens.model.loading import load_model
 
     for file in files:
         check_choice(f"the suffix of --save {file}", file.suffix, [*WRITERS])
-    names = flags.listed(methods, ["heta"])
-    for name in names:
-        Entry.read(name)  # refuses a wrong name before a model is loaded
-    options, load, distribution = flags.suite_options(option), loading.options(), workers.options()
-    limit = limit or (100 if source == "recall" else None)
-    prompts: Any = {
-        "fields": _fields(field or []),
-        "path": path,
-        "split": split,
-        "limit": limit,
-        "seed": seed,
-        **options,
-    }
-    facts = {"source": source, "model": model, **flags.facts_of(load)}
-    kept: Any = {"out": out, "facts": facts, "retry_failed": retry_failed, "progress": not quiet(), **distribution}
-    scores = attribute_dataset(partial(load_model, model, **load), source, names, **kept, **prompts)
+    load, distribution = loading.options(), workers.options()
+    scores = attribute_dataset(
+        partial(load_model, model, **load),
+        source,
+        flags.listed(methods, ["heta"]),
+        out=out,
+        fields={name: str(column) for name, column in keywords(field or []).items()},
+        path=path,
+        split=split,
+        limit=limit or (100 if source == "recall" else None),
+        seed=seed,
+        facts={"source": source, "model": model, **flags.facts_of(load)},
+        retry_failed=retry_failed,
+        progress=not quiet(),
+        **distribution,
+        **keywords(option or []),
+    )
     out = flags.results_folder(out, distribution["shard"])
     add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=files)
     say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
@@ -130,20 +128,10 @@ def attribute_prompts(
     views.print_failures(out, "no prompt was explained")
 
 
-def _fields(given: list[str]) -> dict[str, str]:
-    """Return ``["text=question"]`` as a mapping."""
-    for pair in given:
-        if "=" not in pair:
-            raise ValueError(f"--field {pair} names no column: write FIELD=COLUMN, as in text=question")
-    return dict(pair.split("=", 1) for pair in given)
-
-
-# -------------------------------------------------------------------------------------------------------------- memory
-
 CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
 MEMORY = "How much memory the GPUs have, all together, such as 80GB or 640GiB."
 OPTIONS = "An option of HETA, such as variant=win; may be repeated."
-UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+UNITS = {"mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 @command("estimate")
@@ -184,19 +172,16 @@ def estimate(
         for of in choices
     ]
     columns = ["options", "GiB", "fits", "forwards", "HVPs", "made of"]
-    show(views.text_table(columns, rows, right=["GiB", "forwards", "HVPs"]))
+    views.show_table(columns, rows, right=["GiB", "forwards", "HVPs"])
 
 
 def bytes_of(size: str) -> int:
     """Return ``"80GB"`` in bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]i?B)", size, re.IGNORECASE)
-    units = {name.lower(): factor for name, factor in UNITS.items()}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt]i?b)", size.lower())
     if match is None:
-        raise ValueError(f"--gpu-memory {size}: give a number and a unit, one of {', '.join(UNITS)}")
-    return int(float(match[1]) * units[match[2].lower()])
+        raise ValueError(f"--gpu-memory {size}: give a number and a unit, as 80GB or 640GiB")
+    return int(float(match[1]) * UNITS[match[2]])
 
-
-# ---------------------------------------------------------------------------------------------------- saved and shipped
 
 COMPARED = "What --save wrote, several; or a folder or file of attribute-dataset."
 SHOWN = "What --save wrote; or a folder or file of attribute-dataset."
@@ -220,9 +205,6 @@ def compare_saved(
     """
     files.check()
     saved = views.read_saved(paths, prompt)
-    if len(saved) < 2:
-        held = f"{paths[0]} holds {len(saved) or 'none'}"
-        raise ValueError(f"a comparison takes two attributions or more, and {held}: name another file too")
     prompts = dict.fromkeys(of.prompt for of in saved if of.prompt)
     if len(prompts) > 1:
         raise ValueError(f"these are of the prompts {', '.join(prompts)}: choose one with --prompt")
@@ -233,9 +215,8 @@ def compare_saved(
     labels = next((names for names in (methods, stems) if len({*names}) == len(saved)), [of.name for of in saved])
     results = dict(zip(labels, (of.result for of in saved), strict=True))
     views.write_comparison(results, files, special=special)
-    documents = [views.document_of(of.result, views.Files()) for of in saved]
-    facts = [{"file": of.path, "label": label} for of, label in zip(saved, labels, strict=True)]
-    add(compared=[{**fact, **parts} for fact, parts in zip(facts, documents, strict=True)])
+    documents = [{"file": of.path, **views.document_of(of.result, views.Files())} for of in saved]
+    add(compared=[{"label": label, **parts} for label, parts in zip(labels, documents, strict=True)])
     views.show_comparison(results, files, top, special=special)
     views.name_files(files)
 
@@ -295,8 +276,8 @@ def show_saved(
     apart = files.apart([of.name for of in saved])
     for of in saved:
         views.write_files(of.result, apart[of.name], special=special)
-    documents = {of.name: views.document_of(of.result, apart[of.name], by) for of in saved}
-    add(shown=[{"file": of.path, "name": of.name, **documents[of.name]} for of in saved])
+    documents = [views.document_of(of.result, apart[of.name], by) for of in saved]
+    add(shown=[{"file": of.path, "name": of.name, **parts} for of, parts in zip(saved, documents, strict=True)])
     for of in [] if as_json() else saved:
         if len(saved) > 1:
             say(f"\n{of.name}", style="reverse")

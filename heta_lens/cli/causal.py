@@ -1,18 +1,18 @@
 """The subcommands ``causal validate``, ``causal patch`` and ``causal heads``."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from heta_lens.cli import flags, views
-from heta_lens.cli.app import add, app, bars, command, note, say, show
+from heta_lens.cli.app import add, app, bars, command, note, say
 from heta_lens.cli.flags import given, used, with_text
-from heta_lens.cli.questions import Question, ReadPrompt, TargetFlags, loaded_for, read_by, read_prompt
-from heta_lens.cli.views import Files, Top, text_table
+from heta_lens.cli.questions import Question, ReadPrompt, TargetFlags, read_by, read_prompt
+from heta_lens.cli.views import Files, Top, show_table
 
 if TYPE_CHECKING:
     from heta_lens._util.html_view import View
@@ -40,21 +40,10 @@ class PatchFlags:
     patterns: Annotated[str | None, Option(metavar="PATTERNS", help=PATTERNS)] = None
 
     def options(self, scale: str | None) -> dict[str, Any]:
-        """Return the options of `effects`; refuse contradictory flags before a model is loaded."""
-        from heta_lens.model.mask import check_mask
-        from heta_lens.prediction import patching, target
-
-        check_flag("how", self.how, patching.How)
-        check_flag("patterns", self.patterns, patching.Patterns)
-        check_flag("scale", scale, target.Scale)
-        if (self.layer is not None) != (self.how == "resid_patch"):
-            raise ValueError("--layer goes with --how resid_patch, which needs one: give both or neither")
-        if self.patterns is not None and self.how not in (None, "edge_patch"):
-            raise ValueError(f"--patterns {self.patterns} is for --how edge_patch, not for --how {self.how}")
+        """Return the options of `effects`."""
         options = used(self) | given(scale=scale)
-        if self.mask is not None:
-            options["mask"] = int(self.mask) if self.mask.isdecimal() else self.mask
-            check_mask("--mask", options["mask"])
+        if self.mask is not None and self.mask.isdecimal():
+            options["mask"] = int(self.mask)
         return options
 
 
@@ -78,24 +67,9 @@ class GridFlags:
     positions: Places = None
 
     def options(self, scale: str | None) -> dict[str, Any]:
-        """Return the options of `patch`, checked before a model is loaded."""
-        from heta_lens._util.options import check_choice
-        from heta_lens.causal.patching import ByHead, ByPosition
-        from heta_lens.prediction import target
-
-        if self.what is not None:
-            check_choice("--what", self.what, (*get_args(ByPosition), *get_args(ByHead)))
-        check_flag("scale", scale, target.Scale)
+        """Return the options of `patch`."""
         layers, positions = numbers("--layers", self.layers), numbers("--positions", self.positions)
         return given(what=self.what, layers=layers, positions=positions, scale=scale)
-
-
-def check_flag(name: str, value: str | None, choices: Any) -> None:
-    """Refuse a value outside of the literal type ``choices``; None was not given."""
-    from heta_lens._util.options import check_choice
-
-    if value is not None:
-        check_choice(f"--{name}", value, get_args(choices))
 
 
 def numbers(flag: str, written: str | None) -> list[int] | None:
@@ -115,13 +89,18 @@ def refuse(flags: Mapping[str, Any], why: str) -> None:
         raise ValueError(f"--{name} {value} {why}")
 
 
+def _list(name: str, rows: Sequence[Mapping[str, Any]], top: int, columns: Mapping[str, str]) -> None:
+    """Add rows to the JSON document, and print the first; ``columns`` are the forms of values."""
+    add(**{name: rows})
+    numbers = [column for column, form in columns.items() if ":" in form]
+    show_table([*columns], [[form.format(row[at]) for at, form in columns.items()] for row in rows[:top]], numbers)
+
+
 def _write_view(view: "Callable[[], View]", files: Files) -> None:
     add(page=files.html, figure=files.figure)
     views.write_view(view, files)
     views.name_files(files)
 
-
-# ------------------------------------------------------------------------------------------------------------- validate
 
 REFERENCE = (
     "A prompt of as many tokens (of a chat, another last message) that patches come from, instead of masked tokens."
@@ -160,12 +139,11 @@ def validate_scores(
     ((label, method),) = methods.items()
     question.check(method)
     options = patching.options(scale)
-    if reference is not None and patching.mask is not None:
-        raise ValueError("--mask and --reference both say what is patched in: give one of them")
     from heta_lens._util.work import progress_in_lines
     from heta_lens.causal import validate
+    from heta_lens.model.loading import load_model
 
-    loaded = loaded_for(model, prompt, question, **loading.options())
+    loaded = load_model(model, **loading.options())
     with progress_in_lines():
         read = read_by(loaded, prompt, question)
         if reference is not None:
@@ -179,10 +157,9 @@ def validate_scores(
 
 
 def _report_validation(result: "Validation", label: str, top: int) -> None:
-    agrees = result.agreement
+    agrees, names = result.agreement, ("position", "token", "score", "effect")
     columns = result.positions, result.tokens, result.scores.tolist(), result.effects.tolist()
-    rows = sorted(zip(*columns, strict=True), key=lambda row: -row[2])
-    names = ("position", "token", "score", "effect")
+    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     add(
         method=label,
         verdict=agrees.verdict,
@@ -190,15 +167,11 @@ def _report_validation(result: "Validation", label: str, top: int) -> None:
         joint=result.joint,
         mean_single=result.mean_single,
         misattribution=result.misattribution,
-        tokens=[dict(zip(names, row, strict=True)) for row in rows],
     )
-    cells = [(str(place), repr(token), f"{score:.4g}", f"{effect:.4g}") for place, token, score, effect in rows[:top]]
-    show(text_table(names, cells, right=("score", "effect")))
+    rows.sort(key=lambda row: -row["score"])
+    _list("tokens", rows, top, {"position": "{}", "token": "{!r}", "score": "{:.4g}", "effect": "{:.4g}"})
     say(f"\n{result}")
     note("A single prompt is weak evidence: heta-lens evaluate --metrics patch_correlation does this for many.")
-
-
-# ---------------------------------------------------------------------------------------------------------------- patch
 
 
 @command("causal patch", causal)
@@ -228,8 +201,9 @@ def patch_prompt(
         refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
         options = grid.options(scale)
     from heta_lens._util.work import progress_in_lines
+    from heta_lens.model.loading import load_model
 
-    loaded = loaded_for(model, prompt, question, **loading.options())
+    loaded = load_model(model, **loading.options())
     with progress_in_lines():
         read = read_by(loaded, prompt, question)
         if grid.corrupted is None:
@@ -247,11 +221,12 @@ def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any],
     prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
     values = effects(prediction, **options).cpu().double()
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
-    rows = sorted(zip(range(len(tokens)), tokens, values.tolist(), strict=True), key=lambda row: -row[2])
-    add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
+    of_tokens = enumerate(zip(tokens, values.tolist(), strict=True))
+    rows: list[dict[str, Any]] = [{"position": at, "token": t, "effect": effect} for at, (t, effect) in of_tokens]
+    rows.sort(key=lambda row: -row["effect"])
+    add(target=prediction.target_words)
     say(f"{title} (effect: by how much its {_measured(options)} falls)")
-    cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
-    show(text_table(["position", "token", "effect"], cells, right=("effect",)))
+    _list("effects", rows, top, {"position": "{}", "token": "{!r}", "effect": "{:.4g}"})
     _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
 
 
@@ -263,20 +238,18 @@ def _patch_grid(
     tokens = {"tokens": clean.tokens, "corrupted_tokens": corrupted.tokens}
     grid = patch(clean.cache, corrupted.cache, question.target, **tokens, **options, progress=bars())
     grid.check_something_lost()
-    patches = grid.top(grid.values.numel())
-    add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted, patches=[p._asdict() for p in patches])
+    patches = [patch._asdict() for patch in grid.top(grid.values.numel())]
+    add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted)
     clean_and_corrupted = f"{grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one"
     say(f"{grid.title}, its {_measured(options)}: {clean_and_corrupted}")
-    cells = [(str(p.layer), str(p.column), repr(p.label), f"{p.value:.4g}", f"{p.restored:.0%}") for p in patches[:top]]
-    show(text_table(["layer", "column", "label", "value", "restored"], cells, right=("value", "restored")))
+    forms = {"layer": "{}", "column": "{}", "label": "{!r}", "value": "{:.4g}", "restored": "{:.0%}"}
+    _list("patches", patches, top, forms)
     _write_view(grid.plot, files)
 
 
 def _measured(options: Mapping[str, Any]) -> str:
     return MEASURED[options.get("scale", "log_prob")]
 
-
-# ---------------------------------------------------------------------------------------------------------------- heads
 
 FLOW = "How the gate's flow reaches the prediction, as HETA has it (suffix)."
 SOURCE = "Only what flows from the token at this position."
@@ -303,16 +276,13 @@ def list_heads(
     files.check()
     prompt = prompts.read()
     from heta_lens.causal import gate_heads
-    from heta_lens.methods.heta.gate import Flow
 
-    check_flag("flow", flow, Flow)
     read = read_prompt(model, prompt, Question(position=position), **loading.options())
     options: dict[str, Any] = {"position": position, "value_norm": value_norm, **given(flow=flow)}
     gate = gate_heads(read.cache, tokens=read.tokens, **options)
     heads = gate.of(source)
-    ranked = heads.top(heads.values.numel())
-    add(title=heads.title, heads=[{"name": head.name, **head._asdict()} for head in ranked])
+    ranked = [{"name": head.name, **head._asdict()} for head in heads.top(heads.values.numel())]
+    add(title=heads.title)
     say(heads.title)
-    cells = [(head.name, f"{head.value:.2%}") for head in ranked[:top]]
-    show(text_table(["head", "share"], cells, right=("share",)))
+    _list("heads", ranked, top, {"name": "{}", "value": "{:.2%}"})
     _write_view(heads.plot, files)

@@ -1,5 +1,6 @@
 """The subcommands ``evaluate``, ``report``, ``merge``, ``reproduce`` and ``fit-at2``."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,10 @@ from typer import Argument, Option
 
 from heta_lens.cli import flags
 from heta_lens.cli.app import add, as_json, bars, command, note, quiet, say, show
-from heta_lens.cli.views import TextTable, check_writable, print_failures, report_table, text_table
+from heta_lens.cli.views import check_writable, print_failures, show_table
 
 if TYPE_CHECKING:
-    from heta_lens.evaluation.report.leaderboard import Leaderboard
-    from heta_lens.evaluation.report.results import Summary
+    from heta_lens.evaluation.report import document
 
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
@@ -52,28 +52,24 @@ def evaluate_suite(
 
     Writes a report of the results too.
     """
-    from heta_lens._util.files import check_distinct
+    from heta_lens._util.options import keywords
     from heta_lens._util.python import check_extra
     from heta_lens.data import suites
     from heta_lens.evaluation import Entry, evaluate
     from heta_lens.evaluation.external_scores import external_methods
-    from heta_lens.evaluation.report.folder_report import FILES
-    from heta_lens.evaluation.run_folder import RECORDS, RUN
     from heta_lens.evaluation.runner import drawn
     from heta_lens.metrics.registry import default_metrics
     from heta_lens.model.loading import load_model
 
     check_extra("matplotlib", "the report of an evaluation")
-    out, most = out.expanduser(), forwards_of(budget)
-    check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
+    out, most = out.expanduser(), None if budget is None else float(budget.removesuffix("F"))
     entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
     external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
     names = flags.listed(metrics, default_metrics())
-    options = flags.suite_options(option)
+    options, load, distribution = keywords(option or []), loading.options(), workers.options()
     if suite == "recall":
         limit, split = limit or 100, split or "test"
-    load, distribution = loading.options(), workers.options()
     draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
     prompts, explained = drawn(suite, partial(load_model, model, **load), distribution["workers"], draw)
     facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
@@ -84,18 +80,6 @@ def evaluate_suite(
     _write_report(out)
     print_failures(out)
 
-
-def forwards_of(budget: str | None) -> float | None:
-    """Return the number of ``100F`` or ``100``."""
-    if budget is None:
-        return None
-    try:
-        return float(budget.removesuffix("F"))
-    except ValueError:
-        raise ValueError(f"--budget {budget} is no number of forwards: write 100F") from None
-
-
-# -------------------------------------------------------------------------------------------------------------- reports
 
 LEADERBOARD = Path("leaderboard")
 OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
@@ -120,17 +104,16 @@ def report(
         return
     if against is not None:
         raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
-    from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
+    from heta_lens.evaluation.report.leaderboard import Leaderboard, standings, write_leaderboard
 
     board, out = Leaderboard.of(folders), (out or LEADERBOARD).expanduser()
     written = write_leaderboard(board, out)
     add(folder=out, files=written, standings=board.rows, results=board.cells)
-    _show_standings(board)
-    _note_files(written, out)
+    _show_blocks(standings(board), written, out)
 
 
 def _write_report(folder: Path, against: str | None = None) -> None:
-    from heta_lens.evaluation.report.folder_report import result_rows, write_summary
+    from heta_lens.evaluation.report.folder_report import overview, result_rows, write_summary
     from heta_lens.evaluation.report.results import summary
 
     results = summary(folder)
@@ -138,43 +121,23 @@ def _write_report(folder: Path, against: str | None = None) -> None:
     costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
     rows = [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
     add(folder=folder, files=written, results=[*result_rows(results)], costs=rows)
-    _show_summary(results)
-    _note_files(written, folder)
+    _show_blocks(overview(results), written, folder)
 
 
-def _note_files(written: list[Path], folder: Path) -> None:
+def _show_blocks(blocks: "Iterable[document.Block]", written: list[Path], folder: Path) -> None:
+    """Print the tables and the notes of a report, and the names of files in its folder."""
+    from heta_lens.evaluation.report import document
+
+    for block in blocks:
+        if isinstance(block, document.Table):
+            show_table(block.columns, block.rows, block.columns[block.texts :], bold=block.bold)
+            show(Text())
+        elif isinstance(block, document.Notes):
+            show(Text("\n".join(block.lines), style="dim"))
     for path in written:
         if path.parent == folder:
             note(path)
 
-
-def _show_summary(results: "Summary") -> None:
-    """Print the tables of a report at a glance, and the notes below the tables."""
-    from heta_lens.evaluation.report import document
-    from heta_lens.evaluation.report.folder_report import overview
-
-    for block in overview(results):
-        if isinstance(block, document.Table):
-            show(report_table(block))
-            show(Text())
-        elif isinstance(block, document.Notes):
-            show(Text("\n".join(block.lines), style="dim"))
-
-
-def _show_standings(board: "Leaderboard") -> None:
-    """Print the ranks of methods over several evaluations, the best first."""
-    names = {"method": "method", "rank": "mean rank", "ranked": "metrics", "better": "better", "worse": "worse"}
-    names |= {"worth": "forwards", "seconds": "seconds"}
-    rows = [[_cell(row[name]) for name in names] for row in board.rows]
-    show(text_table([*names.values()], rows, right=[*names.values()][1:]))
-    show(Text(f"Mean rank: 0 is the best by every metric, 1 the worst. Better, worse: than {board.reference}."))
-
-
-def _cell(value: object) -> str:
-    return "none" if value != value else f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-# --------------------------------------------------------------------------------------------------------------- shards
 
 SHARDS = "The folders of its shards; by default those inside DIR."
 PARTIAL = "Merge what there is, although shards are missing or not finished."
@@ -198,9 +161,6 @@ def merge_shards(
     say(f"{count} results of methods on prompts: {folder}")
 
 
-# ------------------------------------------------------------------------------------------------- tables of the paper
-
-PLACE = ["block", "row", "column"]  # of a printed figure
 TABLES = (
     *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
     *("compute_quality", "causal_gate", "causal_downstream", "runtime_gptj", "runtime_phi", "runtime_qwen"),
@@ -237,28 +197,23 @@ def reproduce_table(
     written = reproduce(table, quick=quick, model=model, out=out, **prompts, **run)
     add(table=table, files=written)
     if not as_json():
-        show(measured_table(next(file for file in written if file.suffix == ".csv")))
+        _show_measured(next(file for file in written if file.suffix == ".csv"))
         note("With the paper's figures and 95 % intervals:")
     for file in written:
         note(file)
 
 
-def measured_table(page: Path) -> TextTable:
-    """Return the measured figures of a table, in the rows and columns of the paper."""
+def _show_measured(page: Path) -> None:
+    """Print the measured figures of a table, in the rows and columns of the paper."""
     import pandas as pd
 
-    lines = pd.read_csv(page)
-    ours = lines[lines["ours"].notna()]
-    columns = [*dict.fromkeys(ours["column"])]
-    cells = {place: f"{value:.3g}" for place, value in ours.set_index(PLACE)["ours"].items()}
-    rows = [
-        [row, block, *(cells.get((block, row, column), "") for column in columns)]
-        for block, row in dict.fromkeys(zip(ours["block"], ours["row"], strict=True))
-    ]
-    return text_table(["row", "measured on", *columns], rows, right=columns)
-
-
-# ------------------------------------------------------------------------------------------------------- head weights
+    lines = pd.read_csv(page).dropna(subset="ours")
+    columns = [*lines["column"].unique()]
+    wide = lines.assign(ours=lines["ours"].map("{:.3g}".format)).pivot(
+        index=["row", "block"], columns="column", values="ours"
+    )
+    rows = lines[["row", "block"]].drop_duplicates().merge(wide.fillna(""), on=["row", "block"])
+    show_table(["row", "measured on", *columns], rows[["row", "block", *columns]].to_numpy().tolist(), columns)
 
 
 @command("fit-at2")
@@ -280,13 +235,14 @@ def fit_head_weights(
     The method at2 takes the file: weights=FILE.
     """
     check_writable([out])
+    from heta_lens._util.options import keywords
     from heta_lens._util.python import Lazy
     from heta_lens.data.prompt_sources import prompts
     from heta_lens.evaluation.prompt_evaluation import ask
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.model.loading import load_model
 
-    options, load = flags.suite_options(option), loading.options()
+    options, load = keywords(option or []), loading.options()
     given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
     ready = load_model(model, **load)
     predictions = Lazy(len(given), lambda number: ask(ready, given[number]))

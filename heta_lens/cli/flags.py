@@ -1,11 +1,11 @@
 """Options shared by subcommands: dataclasses whose fields are flags, and aliases of single options."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -35,6 +35,8 @@ SuiteOptions = Annotated[list[str] | None, Option("--option", "-o", metavar="NAM
 Revision = Annotated[str | None, Option(help="A branch, tag or commit of the hub.")]
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with it.")]
 
+COMMA = re.compile(r",\s*(?=[a-z_])")  # before a name; no comma in the brackets of an option, as ((0,5),(7,9))
+
 
 def given(**values: Any) -> dict[str, Any]:
     """Return the given values, without None and False."""
@@ -47,22 +49,10 @@ def used(flags: Any) -> dict[str, Any]:
 
 
 def listed(names: Iterable[str] | None, default: list[str]) -> list[str]:
-    """Return names given repeatedly or with commas; a comma in brackets belongs to an option."""
-    return [part.strip() for entry in names or default for part in _split(entry) if part.strip()]
+    """Return names given repeatedly or with commas."""
+    parts = [part.strip(" ,") for entry in names or default for part in COMMA.split(entry)]
+    return [*filter(None, parts)]
 
-
-def _split(entry: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in entry:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
-
-
-# -------------------------------------------------------------------------------------------------- models and workers
 
 MAPS = {"device_map", "max_memory", "quantization_config"}
 PLACES = {"device", "device_map", "n_devices", "max_memory"}
@@ -88,12 +78,10 @@ class LoadingFlags:
 
     def options(self) -> dict[str, Any]:
         """Return the given options for `load_model`, checked before a model is loaded."""
-        options = used(self)
-        if options:
-            from heta_lens.model.loading import boot_options, read_map
+        from heta_lens.model.loading import boot_options, read_map
 
-            options |= {name: read_map(text) for name, text in options.items() if name in MAPS}
-            boot_options(options)
+        options = {name: read_map(value) if name in MAPS else value for name, value in used(self).items()}
+        boot_options(options)
         return options
 
 
@@ -123,39 +111,16 @@ class WorkerFlags:
         """Return the arguments ``workers`` and ``shard`` of `evaluate`."""
         from heta_lens.evaluation import Shard, Workers
 
-        options = {
-            "count" if name == "workers" else name: value for name, value in used(self).items() if name != "shard"
-        }
-        workers = Workers(**options)
-        if workers.here and self.retries is not None:
-            raise ValueError(f"--retries {self.retries} is for several workers, of which one may die: give --workers")
-        return {"workers": workers, "shard": None if self.shard is None else Shard.read(self.shard)}
+        options = used(self)
+        shard = options.pop("shard", None)
+        workers = Workers(options.pop("workers", 1), **options)
+        return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 
 def results_folder(out: Path, shard: "Shard | None") -> Path:
     """Return the folder of the results of this process."""
     return out / shard.folder if shard else out
 
-
-INSTEAD = {
-    "name": "the suite is the first argument",
-    **{name: f"use --{name}" for name in ("path", "split", "limit", "seed")},
-    "says": "it is what the model of --model answers",
-}
-
-
-def suite_options(written: list[str] | None) -> dict[str, Any]:
-    """Return options of a suite, ``["hops=2"]``, as keywords; refuse the names of options of the subcommand."""
-    from heta_lens._util.options import keywords
-
-    options = keywords(written or [])
-    for name, value in options.items():
-        if name in INSTEAD:
-            raise ValueError(f"-o {name}={value} is not an option of a suite: {INSTEAD[name]}")
-    return options
-
-
-# ------------------------------------------------------------------------------------------------------------- methods
 
 METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."
 ONE_METHOD = "One method, as heta-lens methods lists them (heta), with options as 'lime samples=99'; or a preset."
@@ -175,14 +140,7 @@ class MethodFlags:
         if options and len(names) > 1:
             way = f"write it behind its method, -m '{names[0]} {options[0]}'"
             raise ValueError(f"--option {options[0]} is of one method, and there are {len(names)}: {way}")
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"the method {name} is given twice: give it once, or with other options")
-        methods = {label: _method(label, options) for label in names}
-        for first, second in combinations(methods, 2):
-            if _same(methods[first], methods[second]):
-                raise ValueError(f"{first} and {second} are the same method: give one of them, or other options")
-        return methods
+        return {label: _method(label, options) for label in names}
 
 
 @dataclass(frozen=True)
@@ -197,27 +155,10 @@ def _method(label: str, options: list[str]) -> "Method":
     from heta_lens._util.options import keywords
     from heta_lens.api import method_of
 
-    try:
-        name, *written = shlex.split(label)
-    except ValueError as error:
-        raise ValueError(f"--method {label} is no method and its options ({error}): write 'lime samples=200'") from None
-    values = keywords([*written, *options])
-    for option in values:
-        if option in ("cache", "target", "tokens", "method"):
-            raise ValueError(
-                f"--option {option}=… is not an option of a method: the text, --target and --method say it"
-            )
-    method = method_of(name, values)
+    name, *written = shlex.split(label)
+    method = method_of(name, keywords([*written, *options]))
     return method if bars() is None else replace(method, progress=bars())
 
-
-def _same(first: "Method", second: "Method") -> bool:
-    from heta_lens._util.options import settings
-
-    return type(first) is type(second) and settings(first) == settings(second)
-
-
-# ------------------------------------------------------------------------------------------------------------- prompts
 
 Prompt: TypeAlias = str | list[Mapping[str, Any]]
 """A text, or the messages of a chat."""
@@ -243,8 +184,6 @@ class PromptFlags:
         names = [name for name, value in prompts.items() if value is not None]
         if len(names) > 1:
             raise ValueError(f"there are {len(names)} prompts, {' and '.join(names)}: give one of them")
-        if self.system is not None and self.chat is not None:
-            raise ValueError(f"--system and --chat {self.chat} are two chats: write the system message into the file")
         if self.system is not None and self.user is None:
             raise ValueError("--system goes with --user, which is the message that the model answers: give that too")
         if self.chat is not None:
@@ -252,7 +191,7 @@ class PromptFlags:
         if self.user is not None:
             system = [] if self.system is None else [{"role": "system", "content": self.system}]
             return [*system, {"role": "user", "content": self.user}]
-        text = self._text()
+        text = self._text().removesuffix("\n").removesuffix("\r")
         if not text.strip():
             raise ValueError("the text is empty: give the prompt that the model is to continue")
         return text
@@ -261,29 +200,21 @@ class PromptFlags:
         if self.file is not None:
             from heta_lens._util.files import read_text
 
-            return _without_newline(read_text(self.file, f"--file {self.file}: there is no such file"))
-        if self.text is None:
-            text = "" if sys.stdin is None or sys.stdin.isatty() else _without_newline(sys.stdin.read())
-            if not text:
-                ways = "give a TEXT, or --file, or --user for a chat, or --chat with a file of messages"
-                raise ValueError(f"there is no prompt: {ways}")
-            return text
+            return read_text(self.file, f"--file {self.file}: there is no such file")
+        if self.text is None and (sys.stdin is None or sys.stdin.isatty()):
+            raise ValueError("there is no prompt: give a TEXT, or --file, --user, or --chat with a file of messages")
+        if self.text in (None, "-"):
+            return sys.stdin.read()
         if os.path.isfile(self.text):
-            saved = self.text.endswith(".safetensors")
-            way = f"heta-lens show {self.text} shows a saved attribution"
-            raise ValueError(
-                f"{self.text} is a file: {way if saved else f'--file {self.text} reads the prompt from it'}"
-            )
-        return _without_newline(sys.stdin.read()) if self.text == "-" else self.text
+            shown = self.text.endswith(".safetensors")
+            way = f"heta-lens show {self.text} shows it" if shown else f"--file {self.text} reads the prompt from it"
+            raise ValueError(f"{self.text} is a file: {way}")
+        return self.text
 
 
 def with_text(prompt: Prompt, text: str) -> Prompt:
     """Return the prompt with another text, or the chat with another last message."""
     return text if isinstance(prompt, str) else [*prompt[:-1], {**prompt[-1], "content": text}]
-
-
-def _without_newline(text: str) -> str:
-    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
 
 
 def _messages(path: Path) -> list[Mapping[str, Any]]:

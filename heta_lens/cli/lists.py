@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from inspect import cleandoc
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -12,14 +11,11 @@ from rich.text import Text
 from typer import Argument
 
 from heta_lens.cli.app import add, command, say, show
-from heta_lens.cli.views import text_table
+from heta_lens.cli.views import show_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
     from heta_lens.methods.registry import Preset
-
-
-# ------------------------------------------------------------------------------------------------- options of a method
 
 
 class OptionDescription(NamedTuple):
@@ -34,12 +30,12 @@ class OptionDescription(NamedTuple):
 def described_options(method: type) -> list[OptionDescription]:
     """Return the options of a method except ``progress``, the documented options first."""
     kinds, helps = get_type_hints(method, include_extras=True), documented(method.__doc__ or "")
-    order = [*helps]
-    options = [field for field in fields(method) if field.name != "progress"]
-    options.sort(key=lambda field: order.index(field.name) if field.name in helps else len(order))
+    order = [*helps, *(field.name for field in fields(method) if field.name not in helps)]
+    options = sorted(fields(method), key=lambda field: order.index(field.name))
     return [
         OptionDescription(field.name, type_text(kinds[field.name]), _default(field), helps.get(field.name, ""))
         for field in options
+        if field.name != "progress"
     ]
 
 
@@ -86,9 +82,6 @@ def _default(field: Any) -> str:
     return "none" if field.default is None else str(field.default)
 
 
-# ------------------------------------------------------------------------------------------------------------- metrics
-
-
 @command("metrics")
 def list_metrics(
     *, name: Annotated[str | None, Argument(help="Only this one, with all that is known of it.")] = None
@@ -107,23 +100,26 @@ def list_metrics(
         _show_metric(METRICS[known], about[known])
         return
     add(metrics=[*about.values()])
-    rows = [(known, _metric_lines(metric, measures[known])) for known, metric in METRICS.items()]
-    show(text_table(["metric", "what it measures"], rows))
-
-
-def _metric_lines(metric: Any, measures: str) -> str:
-    title = f"{metric.title}: {metric.variant}"
-    facts = [title, f"{metric.better} is better", f"cost {_cost(metric)}", metric.source, _from(metric.origin)]
-    return f"{measures}\n{'; '.join(filter(None, facts))}.".lstrip("\n")
+    rows = []
+    for known, metric in METRICS.items():
+        facts = [
+            f"{metric.title}: {metric.variant}",
+            f"{metric.better} is better",
+            f"cost {_cost(metric)}",
+            metric.source,
+            _from(metric.origin),
+        ]
+        rows.append((known, f"{measures[known]}\n{'; '.join(filter(None, facts))}.".lstrip("\n")))
+    show_table(["metric", "what it measures"], rows)
 
 
 def _show_metric(metric: Any, about: Mapping[str, Any]) -> None:
-    name, measures = about["name"], about["measures"]
+    name = about["name"]
     example = f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
     add(metrics=[{**about, "example": example}])
     low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
     facts = {
-        "measures": measures,
+        "measures": about["measures"],
         "what it is": f"{metric.title}: {metric.variant}" if metric.variant else metric.title,
         "from": metric.source,
         "better": metric.better,
@@ -140,8 +136,6 @@ def _show_metric(metric: Any, about: Mapping[str, Any]) -> None:
 def _cost(metric: Any) -> str:
     return f"{metric.again} × the method" if metric.again else metric.cost
 
-
-# ------------------------------------------------------------------------------------------------------------- methods
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
 SIGNS = {
@@ -169,10 +163,10 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
     about = [_about(known, method) for known, method in METHODS.items()]
     add(methods=about, presets=[{"name": known, **preset._asdict()} for known, preset in PRESETS.items()])
     presets = [(known, f"{preset.written}\n{preset.when}.") for known, preset in PRESETS.items()]
-    show(text_table(["preset", "what it stands for"], presets))
+    show_table(["preset", "what it stands for"], presets)
     say("")
     show(Text(LEGEND))
-    show(text_table(["method", "what it does"], [(of["name"], _method_lines(of)) for of in about]))
+    show_table(["method", "what it does"], [(of["name"], _method_lines(of)) for of in about])
 
 
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:
@@ -204,7 +198,9 @@ def _show_method(name: str) -> None:
 
     method = METHODS[name]
     takes, options = sorted(method().takes), described_options(method)
-    about, text, example = _about(name, method), description(method), _attribute_example(name, method, options)
+    by_name = {option.name: option for option in options}
+    example = _example(name, [by_name[option] for option in method.scaled_by if option in by_name])
+    about, text = _about(name, method), description(method)
     parts = {"description": text, "takes": takes, "options": [option._asdict() for option in options]}
     add(methods=[{**about, **parts, "example": example}])
     facts = {
@@ -224,18 +220,17 @@ def _show_method(name: str) -> None:
         show(Text(f"\n{text}"))
     if options:
         say("")
-        show(text_table(["option", "type", "default", "what it does"], options))
+        show_table(["option", "type", "default", "what it does"], options)
 
 
-def _attribute_example(name: str, method: "type[Method]", options: Iterable[OptionDescription]) -> str:
-    defaults = {option.name: option.default for option in options}
-    scaled = [option for option in method.scaled_by if option in defaults][:1]
-    values = [f" -o {option}={defaults[option] if defaults[option].isdecimal() else 50}" for option in scaled]
-    return f'heta-lens attribute "Mia put the key in the" --method {name}{"".join(values)}'
+def _example(name: str, scaled: Iterable[OptionDescription] = ()) -> str:
+    """Return a call of a method, with a value for the first of the options that the cost grows with."""
+    values = [f" -o {option.name}={option.default if option.default.isdecimal() else 50}" for option in scaled]
+    return f'heta-lens attribute "Mia put the key in the" --method {name}{"".join(values[:1])}'
 
 
 def _show_preset(name: str, preset: "Preset") -> None:
-    example = f'heta-lens attribute "Mia put the key in the" --method {name}'
+    example = _example(name)
     add(presets=[{"name": name, **preset._asdict(), "example": example}])
     facts = {
         "what it is": preset.written,
@@ -246,23 +241,20 @@ def _show_preset(name: str, preset: "Preset") -> None:
     _show_facts(name, facts)
 
 
-# --------------------------------------------------------------------------------------------------------------- names
-
-
 def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
-    """Return the full name of a method or metric; the error of an unknown name proposes similar names."""
-    full = short.get(name, name)
-    if full not in [*names]:
-        known, lower = [*names, *short], name.lower()
-        near = [lower] if lower in known else get_close_matches(lower, known, n=3, cutoff=0.6)
-        way = f"did you mean {' or '.join(map(repr, near))}?" if near else f"heta-lens {kind}s lists them"
-        raise ValueError(f"there is no {kind} {name!r}: {way}")
+    """Return the full name of a method or metric; the error of an unknown name proposes a similar name."""
+    from heta_lens._util.options import hint
+
+    full, known = short.get(name, name), [*names]
+    if full not in known:
+        near = hint(name.lower(), [*known, *short]) or f": heta-lens {kind}s lists them"
+        raise ValueError(f"there is no {kind} {name!r}{near}")
     return full
 
 
 def _show_facts(name: str, facts: Mapping[str, str]) -> None:
     say(name, style="bold")
-    show(text_table(["", ""], [(fact, value) for fact, value in facts.items() if value], header=False))
+    show_table(["", ""], [(fact, value) for fact, value in facts.items() if value], header=False)
 
 
 def _from(package: str) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from typer import Option
 
@@ -27,8 +27,7 @@ THROUGH = "With --span: pass the answer's scores on through the model's reasonin
 GENERATE = "Let the model write up to N tokens, the most likely each time; print and explain them, or --span of them."
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Positions of a prompt from ``start`` to before ``stop``, or to the end; negative positions count from the end."""
 
     start: int
@@ -89,14 +88,10 @@ class TargetFlags:
             raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
         if self.target_function is not None and self.target:
             raise ValueError("--target and --target-function both say what is explained: give one of them")
-        return Question(target=self._target(), position=self.position)
-
-    def _target(self) -> Any:
         if self.target_function is not None:
-            return _function(self.target_function)
-        if not self.target:
-            return None
-        return (_side(self.target), _side(self.against)) if self.against else _side(self.target)
+            return Question(_function(self.target_function), self.position)
+        target, against = (_side(given) for given in (self.target, self.against))
+        return Question(target if against is None else (target, against), self.position)
 
 
 @dataclass(frozen=True)
@@ -109,36 +104,33 @@ class QuestionFlags(TargetFlags):
 
     def question(self) -> Question:
         """Return the question; refuse contradictory flags."""
-        given = [*used(self)]
-        several = [name for name in given if name in ("span", "generate")]
-        one = [f"--{name.replace('_', '-')}" for name in given if name not in ("span", "generate", "through")]
-        if one and several:
-            raise ValueError(f"{one[0]} is about one token, and --{several[0]} about several: give one of them")
+        several = [name for name in ("span", "generate") if getattr(self, name) is not None]
         if self.through is not None and not several:
             raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
         if not several:
             return super().question()
+        if one := [name for name in used(self) if name not in ("span", "generate", "through")]:
+            flag = one[0].replace("_", "-")
+            raise ValueError(f"--{flag} is about one token, and --{several[0]} about several: give one of them")
         span = None if self.span is None else Span.read("--span", self.span)
-        through = None if self.through is None else Span.read("--through", self.through)
-        if through is None:
+        if self.through is None:
             return Question(span=span, generate=self.generate)
-        if through.stop is None:
+        start, stop = Span.read("--through", self.through)
+        if stop is None:
             raise ValueError(f"--through {self.through} has no end: write START:STOP, where the reasoning stands")
-        return Question(span=span, through=(through.start, through.stop), generate=self.generate)
+        return Question(span=span, through=(start, stop), generate=self.generate)
 
 
-def _side(given: Sequence[str]) -> Any:
-    """Return a token, or a set of several tokens; ``id:N`` is the token of an id."""
-    ids = {written: re.fullmatch(r"id:(\d+)", written) for written in given}
+def _side(given: Sequence[str] | None) -> Any:
+    """Return a token, a set of several tokens, or None; ``id:N`` is the token of an id."""
+    ids = {written: re.fullmatch(r"id:(\d+)", written) for written in given or ()}
     tokens = [int(match[1]) if match else written for written, match in ids.items()]
-    return tokens[0] if len(tokens) == 1 else {*tokens}
+    return {*tokens} if len(tokens) > 1 else next(iter(tokens), None)
 
 
 def _function(name: str) -> Callable[..., Any]:
-    from heta_lens._util.options import is_object_name, named_object
+    from heta_lens._util.options import named_object
 
-    if not is_object_name(name):
-        raise ValueError(f"--target-function {name} is not of the form MODULE:NAME, as margins:entropy")
     function = named_object(name)
     if isinstance(function, type) or not callable(function):
         raise ValueError(f"--target-function {name} is no function of the logits")
@@ -218,8 +210,7 @@ class ReadPrompt:
 
         if self.span is None:
             return attribute(self.cache, question.target, position=question.position, tokens=self.tokens, method=method)
-        span = self.span.start, self.span.stop
-        return attribute_span(self.cache, *span, through=question.through, tokens=self.tokens, method=method)
+        return attribute_span(self.cache, *self.span, through=question.through, tokens=self.tokens, method=method)
 
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:

@@ -3,18 +3,13 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
@@ -25,87 +20,22 @@ from heta_lens.cli.questions import Explained
 if TYPE_CHECKING:
     from heta_lens import Attribution
     from heta_lens._util.html_view import View
-    from heta_lens.evaluation.report import document
-    from heta_lens.evaluation.run_folder import Record
     from heta_lens.grouped_scores import Scored
 
-# -------------------------------------------------------------------------------------------------------------- tables
 
-GAP = 2  # cells after a column
-FOLDED = 24  # least width of a column of longer texts; numbers never fold
+def show_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[str] = (),
+    *,
+    header: bool = True,
+    bold: Collection[tuple[int, int]] = (),
+) -> None:
+    """Print a table of `text_table`, unless ``--json`` was given."""
+    from heta_lens._util.text_table import text_table
 
+    show(text_table(columns, rows, right, header=header, bold=bold))
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table for `rich`, or a list for every row in a terminal too narrow; ``right`` are columns of numbers."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Text]]
-    right: frozenset[int] = frozenset()
-    header: bool = True
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        least = sum(min(width, FOLDED) if self.folds[at] else width for at, width in enumerate(self.widths))
-        fits = least + GAP * (len(self.columns) - 1) <= options.max_width
-        yield from [self._table()] if fits else self._lists()
-
-    @cached_property
-    def widths(self) -> list[int]:
-        """The width of the longest line of every column."""
-        names = self.columns if self.header else [""] * len(self.columns)
-        cells = ([Text(name), *(row[at] for row in self.rows)] for at, name in enumerate(names))
-        return [max(cell_len(line) for text in column for line in text.plain.split("\n")) for column in cells]
-
-    @cached_property
-    def folds(self) -> list[bool]:
-        """The columns of long texts, whose lines may be broken."""
-        return [at not in self.right and at > 0 and width > FOLDED for at, width in enumerate(self.widths)]
-
-    def _table(self) -> Table:
-        table = Table(box=None, padding=(0, GAP, 0, 0), show_header=self.header)
-        for at, name in enumerate(self.columns):
-            side = "right" if at in self.right else "left"
-            table.add_column(Text(name), justify=side, no_wrap=not self.folds[at], overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def _lists(self) -> Iterator[RenderableType]:
-        """Yield a line for every short cell with the name of its column, then the long texts, indented."""
-        from heta_lens.plots.terminal import block
-
-        short = [at for at, folds in enumerate(self.folds) if not folds]
-        names = [self.columns[at] * self.header for at in short]
-        for number, row in enumerate(self.rows):
-            if number:
-                yield Text()
-            yield block(names, [row[at].plain for at in short])
-            yield from (Padding(cell, (0, 0, 0, GAP)) for at, cell in enumerate(row) if self.folds[at] and cell.plain)
-
-
-def text_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), *, header: bool = True
-) -> TextTable:
-    """Return a table of texts, without characters to steer the terminal."""
-    from heta_lens._util.text import legible
-
-    cells = [[Text(legible(cell, keep="\n")) for cell in row] for row in rows]
-    numbers = frozenset(at for at, name in enumerate(columns) if name in right)
-    return TextTable([*map(legible, columns)], cells, numbers, header)
-
-
-def report_table(table: "document.Table") -> TextTable:
-    """Return a table of a report for the terminal, with the best cells bold."""
-    from heta_lens._util.text import legible
-
-    rows = [
-        [Text(legible(cell), style="bold" if (row, column) in table.bold else "") for column, cell in enumerate(cells)]
-        for row, cells in enumerate(table.rows)
-    ]
-    return TextTable([*map(legible, table.columns)], rows, frozenset(range(table.texts, len(table.columns))))
-
-
-# --------------------------------------------------------------------------------------------------------------- files
 
 PAGES = (".html", ".htm")
 DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
@@ -125,39 +55,27 @@ class Files:
     figure: Annotated[Path | None, Option("--figure", metavar="FILE", help=FIGURE)] = None
     save: Path | None = None
 
-    @property
-    def by_flag(self) -> dict[str, Path]:
-        """The given files, by flag."""
-        return {f"--{name}": path for name, path in used(self).items()}
-
-    def check(self, kinds: Sequence[str] = FIGURES) -> None:
+    def check(self, figures: Sequence[str] = FIGURES) -> None:
         """Refuse unwritable files, two names of the same file, and wrong suffixes."""
         from heta_lens._util.files import check_distinct, check_no_view
+        from heta_lens._util.python import check_extra
 
-        check_writable(self.by_flag.values())
-        check_distinct(self.by_flag)
-        if self.html is not None and self.html.suffix.lower() not in PAGES and not _is_stream(self.html):
-            ends = ", ".join(PAGES)
-            raise ValueError(f"--html {self.html} is a page: give it a name that ends in one of {ends}")
+        check_writable(used(self).values())
+        check_distinct({f"--{name}": path for name, path in used(self).items()})
         if self.save is not None:
             check_no_view(self.save, "--json" if self.save.suffix.lower() in NUMBERS else "--figure")
-        if self.figure is not None and not _is_stream(self.figure):
-            suffix, ends = self.figure.suffix.lower(), ", ".join(kinds)
-            if suffix not in kinds:
-                raise ValueError(f"--figure {self.figure} cannot be written: give it a name that ends in one of {ends}")
-            if suffix in DRAWN:
-                from heta_lens._util.python import check_extra
-
-                check_extra("matplotlib", f"--figure {self.figure}")
+        for flag, path, kinds in ("--html", self.html, PAGES), ("--figure", self.figure, figures):
+            stream = path is not None and path.exists() and not path.is_file()  # for example /dev/stdout
+            if path is not None and path.suffix.lower() not in kinds and not stream:
+                ends = ", ".join(kinds)
+                raise ValueError(f"{flag} {path} cannot be written: give it a name that ends in one of {ends}")
+        if self.figure is not None and self.figure.suffix.lower() in DRAWN:
+            check_extra("matplotlib", f"--figure {self.figure}")
 
     def apart(self, labels: Collection[str]) -> "dict[str, Files]":
         """Return the files of several results, as ``a-lime_samples=200.html``; the files themselves for one result."""
         if len(labels) == 1:
             return dict.fromkeys(labels, self)
-        from heta_lens._util.files import check_distinct
-
-        for flag, path in self.by_flag.items():
-            check_distinct({f"{flag} of {label}": _labelled(path, label) for label in labels})
         return {label: Files(**{name: _labelled(path, label) for name, path in used(self).items()}) for label in labels}
 
 
@@ -173,10 +91,6 @@ def check_writable(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file()
 
 
 def _labelled(path: Path, label: str) -> Path:
@@ -210,8 +124,6 @@ def name_files(files: Files) -> None:
         if path is not None:
             note(f"{kind}: {path}")
 
-
-# ------------------------------------------------------------------------------------------------------------- results
 
 GROUPS = ("token", "word", "sentence", "message", "role")
 OF_CHATS = ("message", "role")
@@ -250,11 +162,10 @@ def show_result(
     from heta_lens import SpanAttribution, plots
 
     if by != "token":
-        table = group_table(explained, by, top, special=special)
+        rows = group_rows(explained, by, top, special=special)
         show(Text(explained.title, style="bold"))
-        show(Text("\n".join(explained.notes), style="dim"))
-        show(Text())
-        show(table)
+        show(Text("\n".join(explained.notes) + "\n", style="dim"))
+        show_table(["score", "share", by, "positions"], rows, right=("score", "share"))
         return
     show(plots.terminal(explained, marked=marked, top=top, special=special))
     if isinstance(explained, SpanAttribution):
@@ -263,11 +174,11 @@ def show_result(
             for step, target in zip(explained.steps, explained.targets, strict=True)
         ]
         show(Text())
-        show(text_table(["position", "target", "top sources"], rows))
+        show_table(["position", "target", "top sources"], rows)
 
 
-def group_table(explained: Explained, by: str, top: int, *, special: bool = False) -> TextTable:
-    """Return the highest visible groups, with shares of the whole score."""
+def group_rows(explained: Explained, by: str, top: int, *, special: bool = False) -> list[tuple[str, str, str, str]]:
+    """Return score, share, text and positions of the highest visible groups."""
     from heta_lens.plots.scales import percent_of
 
     of = explained.summed
@@ -279,7 +190,7 @@ def group_table(explained: Explained, by: str, top: int, *, special: bool = Fals
         share = percent_of(of.scores, sum(sizes[position] for position in group.positions))
         ends = group.positions[:1] + group.positions[1:][-1:]
         rows.append((f"{group.score:.4g}", share, group.text, "–".join(map(str, ends))))
-    return text_table(["score", "share", by, "positions"], rows, right=("score", "share"))
+    return rows
 
 
 def document_of(explained: Explained, files: Files, by: str = "token") -> dict[str, Any]:
@@ -302,8 +213,6 @@ def _row(attribution: "Attribution") -> dict[str, Any]:
     return row_of("prompt", attribution.method, attribution).flat()
 
 
-# ------------------------------------------------------------------------------------------------------ saved results
-
 MOST = 20  # shown results of a file
 
 
@@ -319,9 +228,6 @@ class Saved:
 
 def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | None = None) -> list[Saved]:
     """Read the results of files; ``prompt`` and ``method`` choose among the scores of many prompts."""
-    from heta_lens._util.files import check_distinct
-
-    check_distinct({f"FILE {number}": path for number, path in enumerate(paths, 1)})
     return [result for path in paths for result in _read_file(path.expanduser(), prompt, method)]
 
 
@@ -329,13 +235,7 @@ def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved
     from heta_lens.evaluation.saved_scores import READERS, load_scores
 
     if not (path.is_dir() or path.suffix in READERS):
-        result = load_result(path)
-        for flag, name in {"--prompt": prompt, "--method": method}.items():
-            if name is not None:
-                raise ValueError(
-                    f"{flag} {name} chooses among the scores of many prompts, and {path} is one attribution"
-                )
-        return [Saved(path, str(path), result)]
+        return [Saved(path, str(path), load_result(path))]
     scores = load_scores(path).of(prompt=prompt, method=method)
     if len(scores) > MOST:
         names = ", ".join(scores.prompts[:3])
@@ -360,9 +260,6 @@ def load_result(path: Path) -> Explained:
     raise ValueError(f"{path} is a safetensors file without an attribution: give what --save or attribution.save wrote")
 
 
-# --------------------------------------------------------------------------------------------------------- comparisons
-
-
 def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *, special: bool = False) -> None:
     """Print the highest tokens of several results of one text, and the correlations of the results."""
     from heta_lens.plots.attribution_text import question
@@ -377,12 +274,12 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     sizes = ranked_by_size(results)
     by_size = "by size, since not all have signs, " if sizes else ""
     show(Text(f"\nscores, and their ranks {by_size}in brackets; the best mean rank first", style="bold"))
-    show(highest_table(results, top, special=special))
+    show_table(["position", "token", *results], highest_rows(results, top, special=special), right=[*results])
     of_sizes = "the sizes of all scores, since not all have signs"
     show(Text(f"\nrank correlation of {of_sizes if sizes else 'all scores'}", style="bold"))
     cells = {frozenset(pair): f"{r:.2f}" if r == r else "undefined" for pair, r in found.items()}
     matrix = [[label, *(cells.get(frozenset((label, other)), "") for other in results)] for label in results]
-    show(text_table(["", *results], matrix, right=[*results]))
+    show_table(["", *results], matrix, right=[*results])
 
 
 def write_comparison(results: Mapping[str, Explained], files: Files, *, special: bool = False) -> None:
@@ -392,8 +289,8 @@ def write_comparison(results: Mapping[str, Explained], files: Files, *, special:
     write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
 
 
-def highest_table(results: Mapping[str, Explained], top: int, *, special: bool = False) -> TextTable:
-    """Return a row for every token among the highest of a result, with the score and rank in every result."""
+def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = False) -> list[list[str]]:
+    """Return every token among the highest of a result, with the score and rank in every result."""
     import pandas as pd
 
     from heta_lens.plots.comparison import best_known, ranked_by_size
@@ -405,11 +302,10 @@ def highest_table(results: Mapping[str, Explained], top: int, *, special: bool =
     ranks = sizes.rank(ascending=False, method="first").astype(int)
     texts = dict(zip(known.positions.tolist(), known.tokens, strict=True))
     mean_ranks = ranks[ranks.min(axis=1) <= top].mean(axis=1).sort_values(kind="stable")
-    rows = [
+    return [
         [str(at), repr(texts[at]), *(f"{scores.at[at, label]:.4g} ({ranks.at[at, label]})" for label in results)]
         for at in mean_ranks.index
     ]
-    return text_table(["position", "token", *results], rows, right=[*results])
 
 
 def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
@@ -423,9 +319,6 @@ def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], floa
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
 
 
-# ----------------------------------------------------------------------------------------------------- failed prompts
-
-
 def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:
     """Print the most frequent reason of failures; exit with 1 and the sentence ``nothing`` without a single result."""
     from heta_lens.evaluation.run_folder import read_records
@@ -436,15 +329,9 @@ def print_failures(folder: Path, nothing: str = "no metric has a value of any pr
         add(**{kind: [{"prompt": prompt, "method": method, "reason": why} for (prompt, method), why in of.items()]})
         for reason, count in Counter(of.values()).most_common(1):
             say(f"{len(of)} of {len(records)} {kind}, most often ({count}) by: {reason}", err=True)
-    if records and not any(map(_is_result, records)):  # a shard may have no prompts
+    if records and not any(record.measured for record in records):  # a shard may have no prompts
         why = next((why for record in records for why in record.reasons.values()), "")
         sentence = nothing if any(reasons.values()) else f"{nothing}: {why}"
         add(error=sentence)
         say(sentence, err=True)
         raise typer.Exit(1)
-
-
-def _is_result(record: "Record") -> bool:
-    """Tell if a method explained a prompt, and a metric, if metrics were computed, has a value."""
-    explained = not (record.failed or record.skipped)
-    return explained and (not record.values or any(value is not None for value in record.values.values()))

@@ -39,7 +39,7 @@ from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
 
-INSEQ = b"inseq.data.attribution"
+INSEQ = b"inseq.data.attribution"  # at the beginning of files that FeatureAttributionOutput.save of inseq wrote
 SYNONYMS = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}
 TYPES = {
     **dict.fromkeys(("text", "prompt", "method", "target"), str),
@@ -47,12 +47,6 @@ TYPES = {
     "tokens": Sequence[str],
     "scores": Sequence[float],
 }
-
-
-# ---------------------------------------------------------------------------------------------------- inseq and captum
-def is_inseq(raw: bytes) -> bool:
-    """Recognise a file that ``FeatureAttributionOutput.save`` of inseq wrote."""
-    return INSEQ in raw[:200]
 
 
 def from_inseq(path: str | Path) -> list[dict[str, Any]]:
@@ -123,7 +117,6 @@ def write_scores(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None
     write_atomically(path, "".join(lines))
 
 
-# ----------------------------------------------------------------------------------------------------- external scores
 @dataclass(frozen=True)
 class ExternalScores:
     """The scores of the tokens of a prompt, as a record of a file has the scores."""
@@ -148,24 +141,23 @@ class ExternalScores:
             raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
         if not isinstance(values.get("target", ""), str):
             del values["target"]  # the two targets of a contrast are not compared with a prediction
-        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        known = {name: value for name, value in values.items() if name in TYPES}
+        check_types(TYPES, known)
         return cls(**{"method": method, **known})
 
     def __post_init__(self) -> None:
-        check_types(TYPES, vars(self))
-        if not self.tokens and not self.ids:
-            raise ValueError("it has neither tokens nor ids")
-        if not self.text and not self.ids:
-            raise ValueError("it has tokens without the text of the tokens")
+        wrong = {
+            "it has neither tokens nor ids": not self.tokens and not self.ids,
+            "it has tokens without the text of the tokens": not self.text and not self.ids,
+            "its scores must be finite numbers": not all(map(isfinite, self.scores)),
+            "it has only one of start and stop": bool(self.start) != bool(self.stop),
+        }
         for name in ("tokens", "ids", "start", "stop"):
-            values = getattr(self, name)
-            if values and len(values) != len(self.scores):
-                raise ValueError(f"it has {len(self.scores)} scores, and {len(values)} {name}")
-        for number, score in enumerate(self.scores):
-            if not isfinite(score):
-                raise ValueError(f"its score {number} is {score}, and must be a finite number")
-        if bool(self.start) != bool(self.stop):
-            raise ValueError("it has only one of start and stop")
+            count = len(getattr(self, name))
+            wrong[f"it has {len(self.scores)} scores, and {count} {name}"] = count not in (0, len(self.scores))
+        for reason, holds in wrong.items():
+            if holds:
+                raise ValueError(reason)
         if self.text and self.tokens:
             _ = self.spans  # refuses wrong places
 
@@ -198,12 +190,11 @@ class ExternalScores:
 
 def _leaves_text_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
     """Check for prompt text outside of ``whole`` that is neither special tokens nor a chat template's."""
-    if prediction.prompt.chat is not None:
-        return False
     special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
-    text = prediction.located[0]
-    return any(
-        not is_special and text[slice(*place)].strip() and not (whole.start < place.stop and place.start < whole.stop)
+    return prediction.prompt.chat is None and any(
+        not is_special
+        and prediction.located[0][slice(*place)].strip()
+        and (place.stop <= whole.start or whole.stop <= place.start)
         for place, is_special in zip(places, special, strict=True)
     )
 
@@ -236,23 +227,20 @@ class ExternalMethod:
         """The rows by the ids of prompts; other rows by texts (also stripped, if unique) and by ids of tokens."""
         unnamed = [row for row in self.rows if not row.prompt]
         by_text = {row.text: row for row in unnamed if row.text}
-        counts = Counter(text.strip() for text in by_text)
-        found: dict[Any, ExternalScores] = {
-            text.strip(): row for text, row in by_text.items() if counts[text.strip()] == 1
+        counts = Counter(map(str.strip, by_text))
+        return {
+            **{text.strip(): row for text, row in by_text.items() if counts[text.strip()] == 1},
+            **by_text,
+            **{tuple(row.ids): row for row in unnamed if row.ids},
+            **{("prompt", row.prompt): row for row in self.rows if row.prompt},
         }
-        found |= by_text | {tuple(row.ids): row for row in unnamed if row.ids}
-        return found | {("prompt", row.prompt): row for row in self.rows if row.prompt}
-
-    def _row(self, instance: Instance, prediction: Prediction) -> ExternalScores:
-        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
-        for key in keys:
-            if key in self._found_by:
-                return self._found_by[key]
-        raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
 
     def ready(self, instance: Instance, prediction: Prediction) -> Explain:
         """Return a function that gives the scores of this prompt, and refuses any other prompt."""
-        row = self._row(instance, prediction)
+        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
+        row = next((self._found_by[key] for key in keys if key in self._found_by), None)
+        if row is None:
+            raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
         target, predicted = row.target.strip(), str(prediction.target_text).strip()
         # A token may be the beginning of a token of another tokenizer.
         if row.target and not (target.startswith(predicted) or predicted.startswith(target)):
@@ -273,7 +261,7 @@ def external_methods(path: str | Path) -> list[ExternalMethod]:
     path = Path(path).expanduser()
     path = path / SCORES if path.is_dir() else path
     raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
-    records = from_inseq(path) if is_inseq(raw) else read(path, "scores")
+    records = from_inseq(path) if INSEQ in raw[:200] else read(path, "scores")
     rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
     digest = sha256(raw).hexdigest()[:16]
     return [

@@ -1,12 +1,12 @@
 """One prompt of an evaluation: a forward, an explanation by every method, and the metrics of every explanation."""
 
-import json
 import shlex
 import sys
 import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
 from heta_lens._util.python import versions
 from heta_lens._util.text import plain
@@ -44,8 +43,6 @@ from heta_lens.prediction.prediction import Prediction
 Prepared = TypeVar("Prepared")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
 
-# ------------------------------------------------------------------------------------------------------------- methods
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -63,11 +60,7 @@ class Entry:
     @classmethod
     def read(cls, written: str) -> "Entry":
         """Read ``"lime"``, or ``"lime samples=200 seed=1"``, or the name of a preset, perhaps with options."""
-        try:
-            name, *options = shlex.split(written) or [""]
-        except ValueError as error:
-            way = "write 'lime samples=200'"
-            raise ValueError(f"{brief(written)} is no method and its options ({error}): {way}") from None
+        name, *options = shlex.split(written) or [""]
         return cls(" ".join(written.split()), *method_and_options(name, keywords(options)))
 
     def __post_init__(self) -> None:
@@ -76,11 +69,11 @@ class Entry:
                 check_choice(name, value, [f"@{kind}" for kind in SPANS])
         if self.budget is not None:
             check_at_least("budget", self.budget, 0)
+        for name in METHODS[self.method].scaled_by if self.budget is not None and self.method in METHODS else ():
+            if name in self.options:
+                raise ValueError(f"{self.label}: the budget decides {name}, so leave {name} out")
         if self.method in METHODS:
             check_names(METHODS[self.method], self.options)
-            for name in METHODS[self.method].scaled_by if self.budget is not None else ():
-                if name in self.options:
-                    raise ValueError(f"{self.label}: the budget decides {name}, so leave {name} out")
         method_of(self.method, {name: value for name, value in self.options.items() if not _is_span(value)})
 
     @property
@@ -131,21 +124,16 @@ class ReadyMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in ``run.json``: the origin and the options."""
-        method = self.method
-        name = method.name if METHODS.get(method.name) is type(method) else f"{type(method).__module__}.{method.name}"
-        options = {option: plain(value) for option, value in chosen(method).items()}
-        return {"method": name, "options": options, **self._code}
+        """The entry of the method in ``run.json``: the origin and the options.
 
-    @property
-    def _code(self) -> dict[str, str]:
-        """A digest of a function's source, so that another function of the same name resumes no evaluation."""
-        if not isfunction(self.given):
-            return {}
-        try:
-            return {"code": sha256(getsource(self.given).encode()).hexdigest()[:16]}
-        except OSError:  # the function was written in a session without files
-            return {}
+        A digest of a function's source keeps another function of the same name from resuming an evaluation.
+        """
+        method, code = self.method, {}
+        if isfunction(self.given):
+            with suppress(OSError):  # the function was written in a session without files
+                code["code"] = sha256(getsource(self.given).encode()).hexdigest()[:16]
+        name = method.name if METHODS.get(method.name) is type(method) else f"{type(method).__module__}.{method.name}"
+        return {"method": name, "options": plain(chosen(method)), **code}
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
         return self.method
@@ -157,21 +145,18 @@ Methods: TypeAlias = MethodLike | Explainer | Sequence[MethodLike | Explainer]
 
 def explainers(methods: Methods) -> list[Explainer]:
     """Make entries of methods: of names with options, of method objects, or of functions ``(prediction) -> scores``."""
-    if isinstance(methods, str) or not isinstance(methods, Sequence):
-        methods = [methods]
-    return [*map(_explainer, methods)]
+    entries: list[Explainer] = []
+    for method in [methods] if isinstance(methods, str) or not isinstance(methods, Sequence) else methods:
+        if isinstance(method, str):
+            entries.append(Entry.read(method))
+        elif isinstance(method, Explainer):
+            entries.append(method)
+        else:
+            method_of(method, {})  # refuses objects that are no methods
+            entries.append(ReadyMethod(method))
+    return entries
 
 
-def _explainer(method: MethodLike | Explainer) -> Explainer:
-    if isinstance(method, str):
-        return Entry.read(method)
-    if isinstance(method, Explainer):
-        return method
-    method_of(method, {})  # refuses objects that are no methods
-    return ReadyMethod(method)
-
-
-# ------------------------------------------------------------------------------------------------------------- metrics
 class MetricValues(NamedTuple):
     """The values of metrics, the reasons of missing values, and the places of errors, by the names of the metrics."""
 
@@ -238,7 +223,7 @@ def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Re
         tokens=len(prediction),
         correct=int(prediction.log_probs.argmax()) == target,
         versions=options.pop("versions"),
-        options={name: value if _fits_json(value) else str(value) for name, value in options.items()},
+        options=plain(options),
         seconds=float(cost.get("seconds", 0.0)),
         forwards=int(cost.get("forwards", 0)),
         backwards=int(cost.get("backwards", 0)) + 2 * hvps,
@@ -247,15 +232,6 @@ def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Re
     )
 
 
-def _fits_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-# ------------------------------------------------------------------------------------------------------------- prompts
 class Task(NamedTuple):
     """The missing results of a prompt.
 
@@ -303,9 +279,7 @@ class PromptEvaluator:
             row = row_of(task.instance.id, label, case.attribution, task.number)
             return Outcome(record_of(case, label, metrics), row)
 
-        def prepare() -> MetricCache:
-            return MetricCache(ask(self.model, task.instance))
-
+        prepare = lambda: MetricCache(ask(self.model, task.instance))  # noqa: E731
         return outcomes_of(task.instance, [*task.pending], prepare, evaluate)
 
 
@@ -319,22 +293,18 @@ def outcomes_of(
 
     A refusal (`NotApplicable`) is recorded as skipped and an error as failed; the other methods go on.
     """
-    if not labels:
-        return
-    try:
-        prepared = prepare()
-    except Exception as error:
-        yield from (_failure(instance, label, error) for label in labels)
-        return
+    prepared = None
     for label in labels:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
+                prepared = prepare() if prepared is None else prepared
                 outcome = evaluate(prepared, label)
         except NotApplicable as refusal:
             outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
         except Exception as error:
-            outcome = _failure(instance, label, error)
+            failed, place = description(error), raised_at(error)
+            outcome = Outcome(Record(instance.id, label, instance.template, failed=failed, failed_at=place))
         yield outcome
 
 
@@ -361,7 +331,6 @@ def explained(model: Any, instance: Instance, measurements: MetricCache, ready: 
     return MetricCase(instance, prediction, attribution, ready, partial(ask, model), measurements)
 
 
-# -------------------------------------------------------------------------------------------------------------- errors
 LIBRARIES = {
     *("beartype", "captum", "einops", "huggingface_hub", "jaxtyping", "matplotlib", "numpy", "ot", "pandas"),
     *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
@@ -369,11 +338,6 @@ LIBRARIES = {
 }
 SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
 ROOT = Path(__file__).parents[2]
-
-
-def _failure(instance: Instance, label: str, error: Exception) -> Outcome:
-    failure = Record(instance.id, label, instance.template, failed=description(error), failed_at=raised_at(error))
-    return Outcome(failure)
 
 
 def description(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Suites × methods × metrics: an evaluation, whose results are recorded as soon as they are finished."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,7 +104,12 @@ def evaluate(
     entries, folder = explainers(methods), Path(folder)
     by_name = [*map(metric_named, [metrics] if isinstance(metrics, str | Metric) else metrics)]
     names = [name for name, _ in by_name]
-    _check_request([instance.id for instance in instances], [entry.label for entry in entries], names)
+    ids, labels = [instance.id for instance in instances], [entry.label for entry in entries]
+    for kind, given in {"instances": ids, "methods": labels, "metrics": names}.items():
+        if not given and kind != "metrics":
+            raise ValueError(f"there are no {kind} to evaluate")
+        if repeated := [name for name, count in Counter(given).items() if count > 1]:
+            raise ValueError(f"{kind} {', '.join(repeated)} are there more than once")
     request = {
         **(facts or {}),
         "instances": len(instances),
@@ -133,15 +139,6 @@ def digest(instances: Sequence[Instance]) -> str:
     """Compute a digest that two lists of instances share only if the lists are equal."""
     texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
     return sha256(texts.encode()).hexdigest()[:16]
-
-
-def _check_request(instances: Sequence[str], methods: Sequence[str], metrics: Sequence[str]) -> None:
-    """Refuse an empty list of prompts or methods, and a repeated name."""
-    for kind, names in {"instances": instances, "methods": methods, "metrics": metrics}.items():
-        if not names and kind != "metrics":
-            raise ValueError(f"there are no {kind} to evaluate")
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{kind} {', '.join(repeated)} are there more than once")
 
 
 @contextmanager
@@ -202,7 +199,7 @@ def attribute_dataset(
         scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
         scores["prompts-0", "heta"].plot()
     """
-    entries = explainers(methods)
+    entries = explainers(methods)  # refuses a wrong name before a model is loaded
     draw = partial(prompts, source, fields=fields, split=split, limit=limit, seed=seed, **options)
     instances, model = drawn(source, model, workers, draw)
     folder = Path(out).expanduser()

@@ -41,35 +41,24 @@ NESTED_DTYPES = {
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """The scores of a method on a prompt, as files hold them.
+    """The scores of a method on a prompt, as files hold them."""
 
-    Attributes:
-        prompt: the id of the prompt in the run.
-        method: the label of the method in the run.
-        columns: lists with a value per token, by name.
-        parts: the names of the columns that are parts of the score.
-        dtypes: the precision of the scores and of the parts.
-        evaluation: the identity of the run.
-        number: the place of the prompt in the run.
-        rest: the fields of the attribution without a column.
-    """
-
-    prompt: str
-    method: str
+    prompt: str  # the id of the prompt in the run
+    method: str  # the label of the method in the run
     text: str
     target_text: str
-    columns: Mapping[str, Sequence[Any]]
-    parts: Sequence[str] = ()
-    dtypes: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Sequence[Any]]  # lists with a value per token, by name
+    parts: Sequence[str] = ()  # the names of the columns that are parts of the score
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # the precision of the scores and of the parts
     options: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     forwards: int = 0
     backwards: int = 0
     hvps: int = 0
-    evaluation: str = ""
-    number: int = 0
-    rest: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: str = ""  # the identity of the run
+    number: int = 0  # the place of the prompt in the run
+    rest: Mapping[str, Any] = field(default_factory=dict)  # the fields of the attribution without a column
 
     @property
     def key(self) -> tuple[str, str]:
@@ -164,7 +153,8 @@ def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) 
     """Make the row of an attribution, under the names of the prompt and of the method."""
     frame, cost, target = attribution.to_frame(), attribution.diagnostics.cost, attribution.target_text
     numbers = {"score": attribution.scores, **attribution.parts}
-    columns = {str(name): _json_values(column) for name, column in frame.items()}
+    frame = frame.astype(object).where(frame.notna(), None)
+    columns = {str(name): column.tolist() for name, column in frame.items()}
     rest = {name: value for name, value in stored_fields(attribution).items() if name not in FIELDS_IN_COLUMNS}
     options = json.loads(json.dumps({**attribution.options}, default=str))
     return ScoreRow(
@@ -186,12 +176,6 @@ def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) 
     )
 
 
-def _json_values(column: pd.Series) -> list[Any]:
-    """Return the values of a column, with None for a missing value."""
-    return [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
-
-
-# -------------------------------------------------------------------------------------------------------- saved scores
 class PackedRow(NamedTuple):
     """A checked row, compressed to save memory."""
 
@@ -227,12 +211,11 @@ class SavedScores(Sequence[Attribution]):
         """Return the attribution of a number, or of a prompt and a method; a slice returns saved scores."""
         if isinstance(place, slice):
             return SavedScores(self.packed[place])
-        number = self._number(*place) if isinstance(place, tuple) else place
-        return self.rows[number].attribution()
-
-    def _number(self, prompt: str, method: str) -> int:
-        if (prompt, method) in self.names:
-            return self.names.index((prompt, method))
+        if not isinstance(place, tuple):
+            return self.rows[place].attribution()
+        if place in self.names:
+            return self.rows[self.names.index(place)].attribution()
+        prompt, method = place
         near = hint(prompt, self.prompts) if prompt not in self.prompts else hint(method, self.methods)
         raise KeyError(f"there are no scores of {method!r} on {prompt!r}{near}; methods: {', '.join(self.methods)}")
 
@@ -255,10 +238,9 @@ class SavedScores(Sequence[Attribution]):
 
     def of(self, *, prompt: str | None = None, method: str | None = None) -> "SavedScores":
         """Select the scores of a prompt, or of a method."""
-        if prompt is not None:
-            check_choice("prompt", prompt, self.prompts)
-        if method is not None:
-            check_choice("method", method, self.methods)
+        for name, value, known in ("prompt", prompt, self.prompts), ("method", method, self.methods):
+            if value is not None:
+                check_choice(name, value, known)
         return SavedScores(
             tuple(row for row in self.packed if prompt in (None, row.prompt) and method in (None, row.method))
         )
@@ -291,14 +273,12 @@ def load_scores(path: str | PathLike[str]) -> SavedScores:
             f"{file.name} is no {' or '.join(READERS)} file of scores; Attribution.load reads .safetensors"
         )
     latest = {row[:2]: row for row in sorted(READERS[file.suffix](file), key=lambda row: row.number)}
-    prompts = dict.fromkeys(prompt for prompt, _ in latest)
-    methods = dict.fromkeys(method for _, method in latest)
+    prompts, methods = (dict.fromkeys(names) for names in zip(*latest, strict=True)) if latest else ((), ())
     return SavedScores(
         tuple(latest[prompt, method] for prompt in prompts for method in methods if (prompt, method) in latest)
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- files
 def score_lines(path: Path) -> JsonLinesFile[PackedRow]:
     """Open the file of scores that a run appends to: ``scores.jsonl`` in a folder, or another file."""
     return JsonLinesFile(
@@ -319,15 +299,8 @@ def _read_parquet(path: Path) -> list[PackedRow]:
 
 def _to_parquet(scores: SavedScores) -> bytes:
     extra("datasets", "Parquet")  # pyarrow comes with the extra
-    import pyarrow
-    import pyarrow.parquet
-
     rows = [_parquet_row(row.flat(), lambda value: json.dumps(value, ensure_ascii=False)) for row in scores.rows]
-    names = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes the columns of the first row only
-    table = pyarrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
-    sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(table, sink)
-    return sink.getvalue().to_pybytes()
+    return pd.DataFrame(rows).to_parquet(index=False)
 
 
 def _parquet_row(row: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:

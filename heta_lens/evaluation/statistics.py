@@ -34,7 +34,6 @@ STEP = 1e-7  # relative step of a mean in numerical derivatives
 ROUNDING = 1e-12  # relative size below which a variance counts as 0
 
 
-# ---------------------------------------------------------------------------------------------------------- aggregates
 class AggregateKind(NamedTuple):
     """An aggregate, and the number of values per instance that the aggregate needs."""
 
@@ -80,7 +79,6 @@ def _gradient(aggregate: Aggregate, means: Float[np.ndarray, "draws k"]) -> Floa
     return slopes
 
 
-# -------------------------------------------------------------------------------------------------------- random draws
 class MonteCarlo(NamedTuple):
     """A probability, and its standard error from the finite number of draws."""
 
@@ -99,21 +97,15 @@ def _share_of(passed: Bool[np.ndarray, "draws"], times: float) -> MonteCarlo:
 def _cluster_counts(clusters: int, seed: int, turn: int) -> UInt[np.ndarray, "draws clusters"]:
     """Draw the clusters with replacement; the result says how often a draw has each cluster."""
     counts = np.random.default_rng([seed, turn]).multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)
-    return _read_only(counts.astype(np.uint16))
+    return counts.astype(np.uint16)
 
 
 @lru_cache(maxsize=4)
 def _cluster_weights(clusters: int, seed: int, turn: int) -> Float[np.ndarray, "draws clusters"]:
     """Draw weights of the clusters that are uniform over all possible weights after division by the sum."""
-    return _read_only(np.random.default_rng([seed, turn]).exponential(size=(DRAWS, clusters)))
+    return np.random.default_rng([seed, turn]).exponential(size=(DRAWS, clusters))
 
 
-def _read_only(shared: np.ndarray) -> np.ndarray:
-    shared.flags.writeable = False
-    return shared
-
-
-# ------------------------------------------------------------------------------------------------------------- samples
 @dataclass(frozen=True)
 class Estimate:
     """The aggregate of ``n`` instances with a 95 % interval, estimated by drawing ``clusters`` clusters.
@@ -211,7 +203,6 @@ class Sample:
         unbounded = max(MonteCarlo(by_student, 0.0), self._bootstrap_p())
         return min(unbounded, self._gaffke_p(), MonteCarlo(1.0, 0.0))
 
-    # ------------------------------------------------------------------------------------------------- bootstrap-t
     @cached_property
     def _residuals(self) -> Float[np.ndarray, "clusters k"]:
         return self.sums - self.means * self.sizes[:, None]
@@ -296,7 +287,6 @@ class Sample:
         low, high = _low_and_high(aggregates)
         return float(np.sort(low)[place]), float(np.sort(high)[-1 - place])
 
-    # ---------------------------------------------------------------------------------------------- Gaffke's bound
     # The bound is a quantile of the mean under random weights of the clusters and of one more cluster, whose values
     # are at the bound. The bound holds for every distribution within the bounds; for 0/1 values in clusters of one,
     # the bound is the exact (Clopper-Pearson) bound.
@@ -372,7 +362,6 @@ def _bounds_of_shares(*values: Float[np.ndarray, "n k"]) -> Bounds | None:
     return (0.0, 1.0) if all(np.isin(vectors, (0.0, 1.0)).all() for vectors in values) else None
 
 
-# ------------------------------------------------------------------------------------------- estimates and differences
 def estimate(
     values: Vectors,
     clusters: Sequence[Hashable],

@@ -33,22 +33,14 @@ def summary(result: Attribution | SpanAttribution) -> str:
     scored = result.summed
     largest = float(scored.scores[scaled_tokens(scored)].abs().max()) or 1.0
     highest, count, row = scored.top(8), int((~scored.hidden).sum()), last_row(scored)
-    last = None if row is None else int(scored.positions[row])
-    rows = [
-        f"{position:>5}  {_named(token, is_last=position == last)} {score:>11.4g}  {_bar(abs(score) / largest)}"
-        for token, score, (position,) in highest
-    ]
-    shown = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
-    return "\n".join([title(scored), *rows, *shown, *notes(result)])
-
-
-def _named(token: str, *, is_last: bool) -> str:
-    mark = LAST if is_last else ""
-    return set_cell_size(cut(repr(token), 24 - len(mark)) + mark, 24)
-
-
-def _bar(share: float) -> str:
-    return "█" * round(BAR_CELLS * share) if share <= 1 else "█" * BAR_CELLS + "▶"
+    last, rows = None if row is None else int(scored.positions[row]), []
+    for token, score, (position,) in highest:
+        mark, share = LAST if position == last else "", abs(score) / largest
+        shown = set_cell_size(cut(repr(token), 24 - len(mark)) + mark, 24)
+        bar = "█" * round(BAR_CELLS * min(1.0, share)) + "▶" * (share > 1)
+        rows.append(f"{position:>5}  {shown} {score:>11.4g}  {bar}")
+    some = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
+    return "\n".join([title(scored), *rows, *some, *notes(result)])
 
 
 def title(result: Attribution | SpanAttribution) -> str:
@@ -68,12 +60,14 @@ def question(attribution: Attribution) -> str:
     return single_line(f"why {target}?" + "".join(f" ({remark})" for remark in remarks if remark))
 
 
-# --------------------------------------------------------------------------------------------------------------- notes
 def notes(result: Attribution | SpanAttribution) -> list[str]:
     """Return lines on how to read the scores, and on the ways of a span's score through a reasoning."""
     attribution, known = result.summed, result.summed.diagnostics
     removed, template = known.left_out or 0, known.template_mass
     unknown = ", ".join(map(str, known.unknown or ()))
+    shares = known.share or {}
+    told = len(shares) > 1 and not any(map(isnan, shares.values()))
+    unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
     possible = [
         share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
@@ -84,18 +78,14 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         ""
         if template is None or isnan(template)
         else f"tokens of the chat template held {percent(template)} of the score",
-        _part_shares(known.share or {}),
+        "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in shares.items()) if told else "",
         _unfinished_integral(attribution),
         _most_against(attribution),
         known.note,
+        f"scores {SIGNED if attribution.signed else UNSIGNED}{FOR_CONTRASTS if unsigned_contrast else ''}",
     ]
     ways = _ways(result.hop_shares) if isinstance(result, SpanAttribution) and result.reasoning else []
-    return [*filter(None, possible), _meaning(attribution), *ways]
-
-
-def _meaning(attribution: Attribution) -> str:
-    unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
-    return f"scores {SIGNED if attribution.signed else UNSIGNED}{FOR_CONTRASTS if unsigned_contrast else ''}"
+    return [*filter(None, possible), *ways]
 
 
 def _most_against(attribution: Attribution) -> str:
@@ -106,12 +96,6 @@ def _most_against(attribution: Attribution) -> str:
     row = int(scores.argmin())
     token = f"{cut(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
     return f"most against the target: {token}, {float(scores[row]):.4g}"
-
-
-def _part_shares(share: Mapping[str, float]) -> str:
-    if len(share) < 2 or any(isnan(part) for part in share.values()):
-        return ""
-    return "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in share.items())
 
 
 def _unfinished_integral(attribution: Attribution) -> str:
@@ -159,7 +143,6 @@ def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------- formula of the score
 class Term(NamedTuple):
     """A part of the score with its weight, and the number that the part is divided by first."""
 

@@ -34,10 +34,14 @@ def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = F
     if reasoning := attribution.reasoning:
         written = [(f"reasoning: {attribution.tokens[len(step)]}", step.scores) for step in reasoning]
         named = [("through the reasoning", attribution.through), *named, *written]
-    values = torch.stack([pad(row, (0, len(attribution.tokens) - len(row))) for _, row in named])[:, shown]
+    values = [pad(row, (0, len(attribution.tokens) - len(row)))[shown] for _, row in named]
+    scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values], 1)
+    names = [_inert(name if name.strip() else repr(name)) for name, _ in named]  # white space alone is invisible
     notes = ["point at a target, or at a token; each target has its own scale", share_note(attribution.summed)]
-    names = [name for name, _ in named]
-    return tokens_by_target(attribution.title, tokens, names, values, "; ".join(filter(None, notes)))
+    from circuitsvis.tokens import colored_tokens_multi  # slow to import
+
+    view = colored_tokens_multi([*map(_inert, tokens)], scaled, names)
+    return _view(attribution.title, "; ".join(filter(None, notes)), view)
 
 
 def coloured_tokens(
@@ -50,17 +54,6 @@ def coloured_tokens(
     # Circuitsvis colours the negative side only when the scale reaches there.
     lowest = -highest if bool((values < 0).any()) else 0.0
     return _view(title, notes, colored_tokens([*map(_inert, tokens)], values.tolist(), lowest, highest))
-
-
-def tokens_by_target(
-    title: str, tokens: Sequence[str], targets: Sequence[str], values: Float[Tensor, "target pos"], notes: str = ""
-) -> View:
-    """Return tokens coloured by the values of the target under the pointer, with a scale per target."""
-    from circuitsvis.tokens import colored_tokens_multi  # slow to import
-
-    scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values])
-    names = [_inert(target if target.strip() else repr(target)) for target in targets]  # white space alone is invisible
-    return _view(title, notes, colored_tokens_multi([*map(_inert, tokens)], scaled.T.contiguous(), names))
 
 
 def _view(title: str, notes: str, shown: Any) -> View:

@@ -4,10 +4,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.python import check_extra, extra
@@ -21,7 +22,6 @@ from heta_lens.plots.figures import (
     draw_scale,
     drawable,
     figure_style,
-    new_figure,
     quoted,
 )
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, percent_of, scale_end, shades, share_note, sink
@@ -34,28 +34,23 @@ else:
     Axes = Figure = Any
 
 DEPTH = 0.8  # of the colours, so that black text is legible on the deepest
-RIGHT_TO_LEFT, LEFT_TO_RIGHT = {"R", "AL"}, {"L"}  # Unicode's strong directions
+DIRECTIONS = {"R": "R", "AL": "R", "L": "L"}  # by Unicode's strong directions
 
 
 @dataclass(frozen=True)
 class ColouredText:
-    """Tokens with scores to colour them by, and the tokens of a span's answer, ``written``, which follow in a frame.
+    """An attribution to colour tokens by, and the tokens of a span's answer, ``written``, which follow in a frame.
 
-    Tokens without ``coloured`` have no colour; scores of size ``end`` have the deepest. ``sink`` is the row of an
-    attention sink, which goes beyond the scale. ``marked`` are rows of evidence, and ``remarks`` are lines below.
+    ``marked`` are rows of evidence, and ``note`` is a line on the evidence. ``special`` tokens have no colour, unless
+    asked for.
     """
 
     title: str
-    tokens: tuple[str, ...]
-    scores: Float[Tensor, "pos"]
-    coloured: Bool[Tensor, "pos"]
-    end: float
-    sink: int | None
-    positions: tuple[int, ...]
+    scored: Attribution
     written: tuple[str, ...]
-    left_out: int
     marked: frozenset[int]
-    remarks: tuple[str, ...]
+    note: str
+    special: bool
 
     @classmethod
     def of(
@@ -68,27 +63,19 @@ class ColouredText:
     ) -> "ColouredText":
         """Return the coloured text of a result with evidence at the ``marked`` positions and a note on the evidence."""
         scored = result.summed
-        positions = tuple(scored.positions.tolist())
-        rows = frozenset(row for row, position in enumerate(positions) if position in marked)
-        remarks = share_note(scored), scored.diagnostics.note, note or ("underlined: evidence" if rows else "")
-        return cls(
-            title=result.title,
-            tokens=scored.tokens,
-            scores=scored.scores,
-            coloured=~scored.hidden | special,
-            end=scale_end(scored, special=special),
-            sink=next(iter(sink(scored).nonzero()[:, 0].tolist()), None),
-            positions=positions,
-            written=tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else (),
-            left_out=scored.diagnostics.left_out or 0,
-            marked=rows,
-            remarks=tuple(filter(None, remarks)),
-        )
+        written = tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else ()
+        rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
+        return cls(result.title, scored, written, rows, note or ("underlined: evidence" if rows else ""), special)
+
+    @cached_property
+    def end(self) -> float:
+        """The size of the scores with the deepest colour."""
+        return scale_end(self.scored, special=self.special)
 
     @property
     def shown(self) -> Float[Tensor, "pos"]:
         """The scores as colours show them: 0 for a token without a colour."""
-        return self.scores * self.coloured
+        return self.scored.scores * (~self.scored.hidden | self.special)
 
     @property
     def tints(self) -> list[Shade]:
@@ -98,24 +85,28 @@ class ColouredText:
     @property
     def notes(self) -> list[str]:
         """Lines on facts that the colours do not show: scores beyond the scale, removed tokens, and the frame."""
-        most = int(self.shown.abs().argmax())
-        beyond, share = float(self.scores[most]), self.share(float(self.scores[most]))
-        clipped = f"{quoted(self.tokens[most])} at {self.positions[most]} is beyond the scale: {beyond:.3g} ({share})"
-        possible = {
-            clipped: most != self.sink and abs(beyond) > self.end,
-            f"{self.left_out} token{'s' * (self.left_out > 1)} left out": self.left_out > 0,
-            "framed: the answer that is explained": bool(self.written),
-        }
-        return [*(note for note, holds in possible.items() if holds), *self.remarks]
+        scored, most = self.scored, int(self.shown.abs().argmax())
+        beyond, left_out = float(scored.scores[most]), scored.diagnostics.left_out or 0
+        where = f"{quoted(scored.tokens[most])} at {int(scored.positions[most])}"
+        clipped = not sink(scored)[most] and abs(beyond) > self.end
+        possible = [
+            f"{where} is beyond the scale: {beyond:.3g} ({self.share(beyond)})" if clipped else "",
+            f"{left_out} token{'s' * (left_out > 1)} left out" if left_out else "",
+            "framed: the answer that is explained" if self.written else "",
+            share_note(scored),
+            scored.diagnostics.note,
+            self.note,
+        ]
+        return [*filter(None, possible)]
 
     @property
     def all_tokens(self) -> tuple[str, ...]:
         """The tokens, and the tokens of the answer."""
-        return (*self.tokens, *self.written)
+        return (*self.scored.tokens, *self.written)
 
     def share(self, score: float) -> str:
         """Return the share of a score in the sum of all sizes, in words."""
-        return f"{percent_of(self.scores, score)} of the score"
+        return f"{percent_of(self.scored.scores, score)} of the score"
 
 
 def tint(shade: Shade) -> Shade:
@@ -128,25 +119,16 @@ def directed_runs(texts: Sequence[str]) -> Iterator[tuple[bool, range]]:
 
     A right-to-left stretch includes the texts between two right-to-left words.
     """
-    directions = [_direction(text) for text in texts]
-    start, count = 0, len(texts)
-    while start < count:
-        leftward = directions[start] == "R"
-        stop = next((at for at in range(start, count) if directions[at] == ("L" if leftward else "R")), count)
-        if leftward:
-            stop = 1 + max(at for at in range(start, stop) if directions[at] == "R")
-        yield leftward, range(start, stop)
-        start = stop
+    letters = "".join(_direction(text) or " " for text in texts)
+    for run in re.finditer("R(?:[^L]*R)?|[^R]+", letters):
+        yield run[0][0] == "R", range(*run.span())
 
 
 def _direction(text: str) -> str:
     """Return R or L by the first letter with a direction; empty for a text without such letters."""
-    kinds = (unicodedata.bidirectional(character) for character in text)
-    strong = next((kind for kind in kinds if kind in RIGHT_TO_LEFT | LEFT_TO_RIGHT), "")
-    return "R" if strong in RIGHT_TO_LEFT else strong
+    return next(filter(None, (DIRECTIONS.get(unicodedata.bidirectional(character)) for character in text)), "")
 
 
-# -------------------------------------------------------------------------------------------------------------- figure
 POINTS = 72  # to an inch
 WIDTH, SIZE, LINE = 6.3 * POINTS, 10.0, 16.0  # points: of the text, of the letters, from line to line
 TITLE, CAPTION, NOTE = 24.0, 34.0, 12.0  # points: the heights of the title, the scale, and a line below
@@ -199,7 +181,7 @@ def stacked(texts: Sequence[ColouredText]) -> Figure:
             for text, pieces in zip(texts, placed, strict=True)
         ]
         whole = sum(heights) + GAP * (len(texts) - 1)
-        figure = new_figure(figsize=(WIDTH / POINTS, whole / POINTS))
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=(WIDTH / POINTS, whole / POINTS))
         bottom = whole
         for text, pieces, height in zip(texts, placed, heights, strict=True):
             bottom -= height
@@ -278,7 +260,7 @@ def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piec
         ground = [part / 255 for part in colours[piece.token]]
         _rectangle(axes, piece.base, piece.left, piece.left + piece.width, fc=ground, ec="white", linewidth=0.4)
         axes.text(piece.left, piece.base, piece.text, size=SIZE, color="black")
-    answer = [piece for piece in pieces if piece.token >= len(shown.tokens)]
+    answer = [piece for piece in pieces if piece.token >= len(shown.scored.tokens)]
     for line in dict.fromkeys(piece.line for piece in answer):
         framed = [piece for piece in answer if piece.line == line]
         left, right = min(piece.left for piece in framed), max(piece.left + piece.width for piece in framed)
@@ -310,7 +292,6 @@ def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -
     axes.text(SCALE_WIDTH + 24, top + 17, f"{shown.end:.3g} is {shown.share(shown.end)}", size=8)
 
 
-# --------------------------------------------------------------------------------------------------------------- LaTeX
 LONGEST = 40  # characters of a box, since no line breaks inside
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -403,7 +384,7 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         if last:
             between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
             yield "\\hetaspace" if between_words else "\\hetainside"
-        if before < len(shown.tokens) <= number:
+        if before < len(shown.scored.tokens) <= number:
             yield "\\hetaedge"
         shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
         yield f"{boxes[number]}{{{shown_text}}}"

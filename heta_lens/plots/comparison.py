@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import pandas as pd
 import torch
 
-from heta_lens._util.files import brief
 from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
@@ -32,7 +31,11 @@ def compare(
     ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``). A switch shows special tokens and a chat
     template's; with ``special=True`` the page starts with these tokens.
     """
-    named = _named(attributions, names)
+    given = [*attributions]
+    chosen = names_of([own.summed for own in given]) if names is None else [*names]
+    if len({*chosen}) != len(given) or len(chosen) != len(given):
+        raise ValueError(f"names={chosen!r} must be {len(given)} different names, one per attribution")
+    named = dict(zip(chosen, given, strict=True))
     check_comparable(named)
     summed = {name: result.summed for name, result in named.items()}
     values = [Values(name, scored.scores, scored.standard_errors.get("scores")) for name, scored in summed.items()]
@@ -65,7 +68,7 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
     def document() -> str:
         first, ranks = next(iter(named.values())).summed, _ranks(named)
         compared = [
-            {"name": name, **described(result), "scores": result.summed.scores.tolist(), "ranks": ranks[name]}
+            {"name": name, **described(result), "scores": result.summed.scores.tolist(), "ranks": ranks[name].tolist()}
             for name, result in named.items()
         ]
         tokens = {"positions": first.positions.tolist(), "tokens": first.tokens, "special": first.special.tolist()}
@@ -82,23 +85,22 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
 def frame_of(named: Named) -> pd.DataFrame:
     """Return a row per token with the score and the rank in each attribution."""
     first = next(iter(named.values())).summed
-    columns: list[tuple[str, Any]] = [
-        ("position", first.positions.tolist()),
-        ("token", first.tokens),
-        ("special", first.special.tolist()),
-    ]
-    for name, ranks in _ranks(named).items():
-        columns += [(name, named[name].summed.scores.tolist()), (f"rank by {name}", ranks)]
-    # Not from a dict, in which an attribution with the name "token" would replace another column.
-    return pd.DataFrame(zip(*(values for _, values in columns), strict=True), columns=[name for name, _ in columns])
+    columns: dict[str, Any] = {
+        "position": first.positions.tolist(),
+        "token": first.tokens,
+        "special": first.special.tolist(),
+    }
+    ranks = _ranks(named)
+    for name, result in named.items():
+        columns |= {name: result.summed.scores.tolist(), f"rank by {name}": ranks[name]}
+    return pd.DataFrame(columns)
 
 
-def _ranks(named: Named) -> dict[str, list[int]]:
+def _ranks(named: Named) -> pd.DataFrame:
     """Return the ranks of the tokens in each attribution, with 1 for the highest score."""
-    scores = {name: result.summed.scores for name, result in named.items()}
-    if ranked_by_size(named):
-        scores = {name: values.abs() for name, values in scores.items()}
-    return {name: (own.argsort(descending=True, stable=True).argsort() + 1).tolist() for name, own in scores.items()}
+    scores = pd.DataFrame({name: result.summed.scores.tolist() for name, result in named.items()})
+    sizes = scores.abs() if ranked_by_size(named) else scores
+    return sizes.rank(ascending=False, method="first").astype(int)
 
 
 def check_comparable(named: Named) -> None:
@@ -123,25 +125,6 @@ def _difference(first: Attribution, other: Attribution) -> str:
     return "" if len(first) == len(other) else f"{len(first)} tokens in the first and {len(other)} in the second"
 
 
-def _named(attributions: Any, names: Iterable[str] | None) -> dict[str, Attribution | SpanAttribution]:
-    """Return the attributions by name; raise for wrong values and for names of a wrong number or type."""
-    if isinstance(attributions, Mapping | str) or not isinstance(attributions, Iterable):
-        raise TypeError(f"compare takes a list of attributions, and their names by names=: got {brief(attributions)}")
-    given = [*attributions]
-    for own in given:
-        if not isinstance(own, Attribution | SpanAttribution):
-            raise TypeError(f"compare takes attributions: got {brief(own)}")
-    chosen = names_of([own.summed for own in given]) if names is None else [*names]
-    if isinstance(names, str) or not all(isinstance(name, str) for name in chosen):
-        raise TypeError(f"names={brief(names)} must be a list of texts, one per attribution")
-    if len(chosen) != len(given):
-        raise ValueError(f"names={chosen!r} must have one name per attribution: there are {len(given)}")
-    if len({*chosen}) < len(chosen):
-        twice = next(name for name, count in Counter(chosen).items() if count > 1)
-        raise ValueError(f"names={chosen!r} must differ: {twice!r} is there twice")
-    return dict(zip(chosen, given, strict=True))
-
-
 def names_of(attributions: Sequence[Attribution]) -> list[str]:
     """Return the methods, with the options (or else numbers) by which attributions of a method differ."""
     names = []
@@ -153,12 +136,8 @@ def names_of(attributions: Sequence[Attribution]) -> list[str]:
             if any(not _same(options.get(option), value) for options in others)
         ]
         names.append(" ".join([own.method, *differing]))
-    counts, numbers = Counter(names), Counter[str]()
-    for place, name in enumerate(names):
-        if counts[name] > 1:
-            numbers[name] += 1
-            names[place] = f"{name} ({numbers[name]})"
-    return names
+    counts = Counter(names)
+    return [f"{name} ({names[: at + 1].count(name)})" if counts[name] > 1 else name for at, name in enumerate(names)]
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -9,7 +9,6 @@ from functools import cache, partial
 from html import escape
 from io import BytesIO
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.python import check_extra, extra
-from heta_lens._util.text import JOINERS
+from heta_lens._util.text import JOINERS, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_terms
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink
@@ -38,7 +37,6 @@ INK, QUIET, NO_VALUE = "#1a1a1a", "#6b6b6b", "#e4e4e4"
 STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "heta_lens",
     "svg.fonttype": "path",
-    "pdf.fonttype": 42,
     "text.parse_math": False,
     "text.usetex": False,
     "text.hinting": "none",  # letters are as wide as measured
@@ -63,12 +61,8 @@ METADATA: Mapping[str, Mapping[str, None]] = {  # a date, or a version, would ch
     "png": dict.fromkeys(("Software",)),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
 }
-# Fonts with a box for every character, and matplotlib's fonts of mathematics, with other characters than they say.
-UNFIT = ("lastresort", ".lastresort", "stixnon", "stixsize", "cmb10", "cmex10", "cmmi10", "cmr10", "cmss10", "cmsy10",
-         "cmti10", "cmtt10")  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------------- files
 def exports_of(draw: Callable[[], Figure]) -> dict[str, Callable[[], bytes]]:
     """Return the functions that make the files of a figure, by suffix, for a `View`; each call draws the figure."""
     return {f".{kind}": partial(_file, draw, kind) for kind in METADATA}
@@ -88,43 +82,26 @@ def figure_style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     return extra("matplotlib", NEEDED_BY).rc_context({**STYLE, "font.family": [*families]})
 
 
-def new_figure(**options: Any) -> Figure:
-    return extra("matplotlib.figure", NEEDED_BY).Figure(**options)
-
-
 def _file(draw: Callable[[], Figure], kind: str) -> bytes:
     written = BytesIO()
     with figure_style():
         figure = draw()
         texts: list[Any] = figure.findobj(extra("matplotlib.text", NEEDED_BY).Text)
         names = {name for text in texts for name in text.get_fontfamily()}
-        # A PDF can embed a font with PostScript outlines only as kind 3, and TrueType fonts better as kind 42.
-        fonts = 3 if any(_is_postscript(_font_path(name)) for name in names) else STYLE["pdf.fonttype"]
-        with extra("matplotlib", NEEDED_BY).rc_context({"pdf.fonttype": fonts}):
+        # PDF embeds the TrueType outlines of the base font as kind 42, and the outlines of any other font as kind 3.
+        with extra("matplotlib", NEEDED_BY).rc_context({"pdf.fonttype": 42 if names == {BASE_FONT} else 3}):
             figure.savefig(written, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=0.04, metadata=METADATA[kind])
     return written.getvalue()
 
 
-@cache
-def _is_postscript(path: str) -> bool:
-    with Path(path).open("rb") as file:
-        head = file.read(16)
-        if head.startswith(b"ttcf"):  # a collection: the first font decides
-            file.seek(int.from_bytes(head[12:], "big"))
-            head = file.read(4)
-    return head.startswith(b"OTTO")
-
-
-# ---------------------------------------------------------------------------------------------------------- characters
 def drawable(text: str) -> str:
     """Return the text with ⏎ for line ends, → for tabs, and ⟨U+4E2D⟩ for invisible characters and those in no font."""
     return "".join(map(_drawable if text.strip(JOINERS) else _code, text))
 
 
-def quoted(token: str, most: int = 24) -> str:
+def quoted(token: str) -> str:
     """Return a token in quotes, as Python writes it, cut to a length."""
-    written = repr(token)
-    return drawable(written if len(written) <= most else written[: most - 1] + "…")
+    return drawable(cut(repr(token), 24))
 
 
 @cache
@@ -141,47 +118,31 @@ def _code(character: str) -> str:
 
 @cache
 def _font_of(character: str) -> str | None:
-    """Return the first installed font with the character; the base font comes first."""
-    return next((name for name in _upright_fonts() if _has(name, character)), None)
+    """Return the first installed font with an outline for the character; the base font comes first."""
+    fonts = extra("matplotlib.font_manager", NEEDED_BY)
+    for name in _upright_fonts():
+        font = fonts.get_font(fonts.findfont(fonts.FontProperties(family=[name])))
+        if font.scalable and font.get_char_index(ord(character)):
+            font.load_char(ord(character))
+            if len(font.get_path()[0]) > 0 or character in JOINERS or character.isspace():
+                return name  # and no font of coloured pictures
+    return None
 
 
 @cache
 def _upright_fonts() -> tuple[str, ...]:
-    fonts = extra("matplotlib.font_manager", NEEDED_BY)
+    """Return the base font, and the upright fonts of the system; matplotlib's own have boxes or signs of formulas."""
+    fonts, own = extra("matplotlib.font_manager", NEEDED_BY), extra("matplotlib", NEEDED_BY).get_data_path()
     names = {
         entry.name
         for entry in fonts.fontManager.ttflist
         if (entry.style, entry.stretch, fonts.weight_dict.get(entry.weight, entry.weight)) == ("normal", "normal", 400)
-        and not entry.name.lower().replace(" ", "").startswith(UNFIT)
+        and not entry.fname.startswith(own)
+        and not entry.name.startswith(".")  # fonts of a system for itself
     }
     return BASE_FONT, *sorted(names - {BASE_FONT})
 
 
-def _has(name: str, character: str) -> bool:
-    """Return True if a font has an outline for the character, unlike fonts of coloured pictures."""
-    if ord(character) not in _characters(name):
-        return False
-    font = _font(name)
-    font.load_char(ord(character))
-    return len(font.get_path()[0]) > 0 or character in JOINERS or character.isspace()
-
-
-@cache
-def _characters(name: str) -> frozenset[int]:
-    font = _font(name)
-    return frozenset(font.get_charmap()) if font.scalable else frozenset()
-
-
-def _font(name: str) -> Any:
-    return extra("matplotlib.font_manager", NEEDED_BY).get_font(_font_path(name))
-
-
-def _font_path(name: str) -> str:
-    fonts = extra("matplotlib.font_manager", NEEDED_BY)
-    return fonts.findfont(fonts.FontProperties(family=[name]))
-
-
-# ------------------------------------------------------------------------------------------------------------- colours
 def colours_of(
     values: Float[Tensor, "*shape"], above: Shade = BLUE, below: Shade = ORANGE, *, end: float
 ) -> dict[str, Any]:
@@ -196,8 +157,8 @@ def colours_of(
 def draw_scale(figure: Figure, colours: Any, values: Float[Tensor, "*shape"], **place: Any) -> Any:
     """Draw the scale of the colours with numbers at the ends and 0, and an arrow at an end that values go beyond."""
     low, high = colours.norm.vmin, colours.norm.vmax
-    beyond = bool((values < low).any()), bool((values > high).any())
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
+    beyond = int((values < low).any()) + 2 * int((values > high).any())
+    extend = ("neither", "min", "max", "both")[beyond]
     bar = figure.colorbar(colours, extend=extend, ticks=sorted({low, 0.0, high}), format=_number, **place)
     bar.outline.set_linewidth(0.4)
     bar.ax.tick_params(length=2, labelsize=7)
@@ -208,7 +169,6 @@ def _number(value: float, _: int) -> str:
     return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- bars
 BarOrder: TypeAlias = Literal["score", "text"]
 
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
@@ -236,34 +196,31 @@ def bars(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must be between 0 and 1")
     check_extra("matplotlib", NEEDED_BY)
-    shown = attribution.summed
-    rows = bar_rows(shown, top, order, ~shown.hidden | special)
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
-    return picture(attribution.title, lambda: bar_figure(shown, rows, confidence, special=special), csv)
+    draw = partial(bar_figure, attribution.summed, top, confidence, order, special=special)
+    return picture(attribution.title, draw, csv)
 
 
-def bar_rows(attribution: Attribution, top: int, order: BarOrder, shown: Bool[Tensor, "pos"]) -> list[int]:
-    """Return the rows of the tokens with a bar, from the top down."""
+def bar_figure(attribution: Attribution, top: int, confidence: float, order: BarOrder, *, special: bool) -> Figure:
+    """Return the figure of `bars`."""
+    shown = ~attribution.hidden | special
     largest = attribution.scores.abs().argsort(descending=True, stable=True)
     largest = largest[shown[largest]][:top].sort().values
     if order == "score":
         largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
-    return largest.tolist()
-
-
-def bar_figure(attribution: Attribution, rows: Sequence[int], confidence: float, *, special: bool) -> Figure:
-    """Return the figure of `bars` for the tokens at ``rows``."""
-    labels, title = [quoted(attribution.tokens[row]) for row in rows], drawable(attribution.title)
-    terms = counting_terms(attribution)
-    count = len(attribution) if special else int((~attribution.hidden).sum())
+    rows, count = largest.tolist(), int(shown.sum())
+    labels = [f"{quoted(attribution.tokens[row])}  {int(attribution.positions[row])}" for row in rows]
+    title, terms = drawable(attribution.title), counting_terms(attribution)
     which = f"the {len(rows)} of {count} tokens with the largest scores" if len(rows) < count else f"all {count} tokens"
     with figure_style([title, *labels]):
         size = (BAR_WIDTH, BAR_HEIGHT * len(rows) + (1.3 if terms else 1.05))
-        figure = new_figure(figsize=size, layout="constrained")
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=size, layout="constrained")
         widths = [3, 1] if terms else [1]
         left, *right = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
-        _draw_labels(left, labels, attribution.positions[rows].tolist())
+        left.set_yticks(range(len(rows)), labels)
+        left.set_ylim(len(rows) - 0.4, -0.6)
+        left.tick_params(axis="y", length=0)
         _draw_bars(left, attribution, rows, confidence)
         _limit_axis(left, attribution.scores[rows], scaled_tokens(attribution, special=special)[rows])
         for axes in right:
@@ -271,19 +228,6 @@ def bar_figure(attribution: Attribution, rows: Sequence[int], confidence: float,
         note = drawable("; ".join(filter(None, [which, share_note(attribution)])))
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure
-
-
-def _draw_labels(axes: Axes, labels: Sequence[str], positions: Sequence[int]) -> None:
-    """Draw the tokens, and apart the positions: a right-to-left script would reorder token and position."""
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0, pad=10 + 5 * len(str(max(positions))))
-    left_edge = axes.get_yaxis_transform()
-    for row, position in enumerate(positions):
-        axes.annotate(
-            str(position), (0, row), (-5, 0), left_edge, "offset points", ha="right", va="center", color=QUIET,
-            fontsize=7,
-        )  # fmt: skip
 
 
 def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int], confidence: float) -> None:
@@ -335,7 +279,6 @@ def _draw_part_shares(axes: Axes, terms: dict[str, Float[Tensor, "pos"]], rows: 
     axes.legend(loc="lower left", bbox_to_anchor=(-0.1, 1), frameon=False, fontsize=7, handlelength=1, borderpad=0)
 
 
-# -------------------------------------------------------------------------------------------------------------- matrix
 MAP_WIDTH, MAP_MARGIN = 6.3, 1.6  # inches: of the figure, and of everything beside and around the map
 CELL_SIZE, LEAST_HEIGHT, MOST_HEIGHT = 0.2, 0.5, 6.0  # inches: of a cell with enough room, and of the map
 TALL = 2  # the largest ratio of a cell's height to its width, if rows and columns differ
@@ -387,8 +330,10 @@ def matrix(attribution: Attribution | SpanAttribution, *, special: bool = False)
     An attribution with ``interactions`` has every pair of tokens, grey on the diagonal, where there is no pair. Special
     tokens and a chat template's are left out, except with ``special=True``.
     """
-    make = span_map if isinstance(attribution, SpanAttribution) else pair_map
-    shown = make(attribution, special=special)  # type: ignore[arg-type]
+    if isinstance(attribution, SpanAttribution):
+        shown = span_map(attribution, special=special)
+    else:
+        shown = pair_map(attribution, special=special)
     check_extra("matplotlib", NEEDED_BY)
     return picture(shown.title, lambda: map_figure(shown), {})
 
@@ -443,8 +388,7 @@ def pair_map(attribution: Attribution, *, special: bool = False) -> HeatMap:
 
 def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
     """Return tokens as labels, without spaces around them; tokens of white space alone are quoted."""
-    stripped = [token.strip() or repr(token) for token in tokens]
-    return tuple(drawable(cut if len(cut) <= LONGEST_LABEL else cut[: LONGEST_LABEL - 1] + "…") for cut in stripped)
+    return tuple(drawable(cut(token.strip() or repr(token), LONGEST_LABEL)) for token in tokens)
 
 
 def map_figure(shown: HeatMap) -> Figure:
@@ -456,7 +400,9 @@ def map_figure(shown: HeatMap) -> Figure:
     cell = cell if shown.down == shown.across else min(CELL_SIZE, TALL * cell)  # cells of pairs are square
     height = min(MOST_HEIGHT, max(rows * cell, LEAST_HEIGHT))
     with figure_style([title, note, *shown.down.labels, *shown.across.labels]):
-        figure = new_figure(figsize=(width + MAP_MARGIN, height + MAP_MARGIN), layout="constrained")
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(
+            figsize=(width + MAP_MARGIN, height + MAP_MARGIN), layout="constrained"
+        )
         axes = figure.subplots()
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
         values = shown.values.detach().double().cpu()

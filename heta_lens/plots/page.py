@@ -20,7 +20,6 @@ from torch.nn.functional import pad
 from heta_lens._util.html_view import View, html_from, source
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.grouped_scores import Scored, ScoredMessage
 from heta_lens.plots.attribution_text import score_formula
 from heta_lens.plots.coloured_text import directed_runs, latex, token_figure
 from heta_lens.plots.figures import exports_of
@@ -87,7 +86,6 @@ def _fragment_of(
     return fragment(text, result.title, notes, values, hidden_in(result), marked, more, below)
 
 
-# --------------------------------------------------------------------------------------------------- values of a token
 class Values(NamedTuple):
     """Named values that a page can colour tokens by, with standard errors and a meaning."""
 
@@ -120,7 +118,7 @@ def span_values(span: SpanAttribution) -> list[Values]:
         rows[name] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
         meanings[name] = f"{MEANINGS.get(name, name)}; added up over the targets, as the scores are"
     count = len(span.tokens)
-    return [Values(name, _padded(row, count), meaning=meanings.get(name, "")) for name, row in rows.items()]
+    return [Values(name, pad(row, (0, count - len(row))), meaning=meanings.get(name, "")) for name, row in rows.items()]
 
 
 def with_answer(span: SpanAttribution) -> Attribution:
@@ -138,7 +136,7 @@ def with_answer(span: SpanAttribution) -> Attribution:
         offsets=torch.cat([last.offsets, last.offsets.new_tensor([[end, end + len(span.tokens[-1])]])]),
         special=pad(last.special, (0, 1)),
         text=last.text + span.tokens[-1],
-        scores=_padded(summed.scores, count),
+        scores=pad(summed.scores, (0, count - len(summed))),
         messages=messages,
     )
 
@@ -157,15 +155,10 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
 
 
 def _common_parts(span: SpanAttribution) -> list[str]:
-    first, *others = (*span.steps, *span.reasoning)
-    return [name for name in first.parts if all(name in step.parts for step in others)]
+    steps = (*span.steps, *span.reasoning)
+    return [name for name in steps[0].parts if all(name in step.parts for step in steps)]
 
 
-def _padded(scores: Float[Tensor, "pos"], count: int) -> Float[Tensor, "all"]:
-    return pad(scores, (0, count - len(scores)))
-
-
-# ------------------------------------------------------------------------------------------------------ numbers as text
 def packed(values: Any, dtype: str = "<f4") -> str:
     """Return numbers in base64, by default in 32 bits each; a page makes the same numbers again."""
     return b64encode(np.asarray(values, np.dtype(dtype)).tobytes()).decode()
@@ -195,12 +188,13 @@ def embedded(data: Mapping[str, Any]) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-# ---------------------------------------------------------------------------------------------------- tokens on a page
 class Cell(NamedTuple):
     """A token, or several tokens that write one character together, as a page shows them.
 
     ``rows`` are the tokens' rows. ``gap`` says that tokens before the cell were left out. ``before`` is white space,
-    which has no colour. ``breaks`` is the number of line ends after the cell.
+    which has no colour. ``breaks`` is the number of line ends after the cell. ``depth`` is the colour before the script
+    runs, and ``kind`` has the letters n for a score below zero, e for evidence, and g for special tokens or a chat
+    template's.
     """
 
     rows: range
@@ -208,20 +202,8 @@ class Cell(NamedTuple):
     before: str
     text: str
     breaks: int
-
-
-class Chip(NamedTuple):
-    """A cell with the colour that it has before the script runs.
-
-    ``kind`` has the letters n for scores below zero, e for evidence, and g for special tokens or a chat template's.
-    """
-
-    gap: bool
-    before: str
-    text: str
-    breaks: int
-    kind: str
-    depth: str
+    kind: str = ""
+    depth: str = ""
 
 
 class Block(NamedTuple):
@@ -229,7 +211,7 @@ class Block(NamedTuple):
 
     role: str
     message: int
-    runs: list[tuple[bool, list[Chip]]]
+    runs: list[tuple[bool, list[Cell]]]
 
 
 def cells(attribution: Attribution) -> list[Cell]:
@@ -317,21 +299,17 @@ def page_data(
 
 def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
     """Return the word, the sentence and the message that each token belongs to, and the roles of the messages."""
-    groups: dict[str, Sequence[Scored | ScoredMessage]] = {
-        "words": attribution.by_word(),
-        "sentences": attribution.by_sentence(),
-    }
+    groups: dict[str, Sequence[Any]] = {"words": attribution.by_word(), "sentences": attribution.by_sentence()}
     groups = {name: group for name, group in groups.items() if len(group) > 1}
     if attribution.messages is not None:
         groups["messages"] = attribution.by_message()
-    row_at = {position: row for row, position in enumerate(attribution.positions.tolist())}
     found: dict[str, dict[str, Any]] = {}
     for name, group in groups.items():
-        owners = np.zeros(len(row_at), int)
-        for number, member in enumerate(group):
-            owners[[row_at[position] for position in member.positions]] = number
-        roles = [single_line(member.role) for member in group if isinstance(member, ScoredMessage)]
-        found[name] = {"of": packed_counts(owners)} | ({"roles": roles} if roles else {})
+        owner_at = {position: number for number, member in enumerate(group) for position in member.positions}
+        owners = [owner_at.get(position, 0) for position in attribution.positions.tolist()]
+        found[name] = {"of": packed_counts(owners)}
+        if name == "messages":
+            found[name]["roles"] = [single_line(member.role) for member in group]
     return found
 
 
@@ -342,7 +320,7 @@ def _blocks(
     hidden: Bool[Tensor, "pos"],
     marked: Collection[int],
 ) -> Iterator[Block]:
-    """Yield the messages with their chips; the template's tokens belong to the next message."""
+    """Yield the messages with their coloured cells; the template's tokens belong to the next message."""
     first, messages = sink(attribution), attribution.messages
     most = deepest(values[~first] if (~first & ~hidden).any() else values)
     positions, owners = attribution.positions.tolist(), [-1] * len(attribution)
@@ -351,22 +329,21 @@ def _blocks(
         for row in reversed(range(len(owners) - 1)):
             owners[row] = owners[row] if owners[row] >= 0 else owners[row + 1]
 
-    def chip(cell: Cell) -> Chip:
+    def coloured(cell: Cell) -> Cell:
         value = float(values[cell.rows.start : cell.rows.stop].sum())
         evidence = any(positions[row] in marked for row in cell.rows)
         letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]])}
         depth = min(1.0, abs(value) / most)
         kind = " ".join(letter for letter, holds in letters.items() if holds)
-        return Chip(*cell[1:], kind, f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
+        return cell._replace(kind=kind, depth=f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
 
     for message, group in groupby(shown, lambda cell: owners[cell.rows[0]]):
-        block = [*group]
+        block = [*map(coloured, group)]
         runs = directed_runs([cell.text for cell in block])
-        chips = [(leftward, [*map(chip, block[places.start : places.stop])]) for leftward, places in runs]
-        yield Block("" if messages is None or message < 0 else messages.roles[message], message, chips)
+        in_order = [(leftward, block[places.start : places.stop]) for leftward, places in runs]
+        yield Block("" if messages is None or message < 0 else messages.roles[message], message, in_order)
 
 
-# ------------------------------------------------------------------------------------------------------------- numbers
 def _number_files(result: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
     return {
         ".csv": lambda: result.to_frame().to_csv(index=False),
@@ -394,7 +371,6 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------------------ heat map
 def heat(
     title: str,
     rows: Sequence[str],

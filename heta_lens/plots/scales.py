@@ -46,7 +46,6 @@ def deepest(values: Float[Tensor, "pos"]) -> float:
     return (min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]) or 1.0
 
 
-# --------------------------------------------------------------------------------------------- tokens that views scale
 def sink(attribution: Attribution) -> Bool[Tensor, "pos"]:
     """Return a mask of the word that begins the text, if the share of the word is large enough to hide the rest."""
     first = (attribution.positions == 0) & ~(attribution.special | attribution.template)
@@ -77,7 +76,6 @@ def last_row(attribution: Attribution) -> int | None:
     return len(attribution) - 1 if int(attribution.positions[-1]) == end else None
 
 
-# -------------------------------------------------------------------------------------------------------------- shares
 def percent(share: float) -> str:
     """Return a share in percent with one decimal, but 0% and 100% only for exactly nothing and everything."""
     if 0 < share < 0.001:

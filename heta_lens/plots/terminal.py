@@ -5,39 +5,28 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from math import isnan
 from re import DOTALL, fullmatch
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, visible
+from heta_lens._util.text_table import text_table
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import LAST, score_formula
-from heta_lens.plots.scales import (
-    Shade,
-    last_row,
-    message_shares,
-    percent_of,
-    scale_end,
-    shade_of,
-    share_note,
-    sink,
-)
+from heta_lens.plots.scales import Shade, last_row, message_shares, percent_of, scale_end, shade_of, share_note, sink
 from heta_lens.span_attribution import SpanAttribution
 
 STRONG, MIDDLE = 0.5, 0.25  # depths for brackets and 16 colours
 BRACKETS, UNDERLINES = ("[]", "{}", "<>", "⟦⟧"), ("_", "~", "‗")  # the first that the text does not use is taken
-BLUES, ORANGES = (231, 189, 153, 111, 69, 26), (231, 230, 223, 216, 209, 166)  # of 256 colours, darker and darker
 CHIPS = 6  # colours of the legend per sign
 INDENT = 2
 TAB = "→   "
-COLUMN_CELLS = 40  # the widest column of a table
-GAPS = ("  ", " ")  # between columns; the narrow gap is for narrow terminals
+MESSAGE_CELLS = 40  # of a message's text
 
 
-# --------------------------------------------------------------------------------------------------------------- looks
 class Look(NamedTuple):
     """A style for `rich`, and the marks around a word."""
 
@@ -46,21 +35,10 @@ class Look(NamedTuple):
     closing: str = ""
 
 
-Looks: TypeAlias = Callable[[float], Look]  # of a depth between -1 and 1
-
-
-def truecolour(depth: float) -> Look:
-    """Return ink on coloured paper, so that the terminal's background does not matter."""
+def on_paper(depth: float) -> Look:
+    """Return ink on coloured paper, so that the terminal's background does not matter; rich rounds to 256 colours."""
     shade = shade_of(depth)
     return Look(f"{_ink(shade)} on {shade.css}")
-
-
-def of_256(depth: float) -> Look:
-    """Return ink on one of the numbered colours: 6 · 6 · 6 colours follow from number 16."""
-    ramp = BLUES if depth > 0 else ORANGES
-    number = ramp[round(abs(depth) * (len(ramp) - 1))]
-    steps = (*divmod((number - 16) // 6, 6), (number - 16) % 6)
-    return Look(f"{_ink(Shade(*(55 + 40 * step if step else 0 for step in steps)))} on color({number})")
 
 
 def of_16(depth: float) -> Look:
@@ -93,56 +71,6 @@ def _ink(paper: Shade) -> str:
     return "color(16)" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "color(231)"
 
 
-# -------------------------------------------------------------------------------------------------------------- tables
-class Column(NamedTuple):
-    """A name, and a cell for every row; numbers are aligned to the right."""
-
-    name: str
-    cells: Sequence[str]
-    right: bool = False
-
-
-def table(columns: Sequence[Column], width: int) -> Text:
-    """Return a table of lines of at most ``width`` cells, or a block with a line per column in a narrow terminal."""
-    padded = [_padded(column) for column in columns]
-    for gap in GAPS:
-        rows = [gap.join(cells).rstrip() for cells in zip(*padded, strict=True)]
-        if max(map(cell_len, rows)) <= width:
-            return _bold_first(rows)
-    rows = zip(*(column.cells for column in columns), strict=True)
-    return Text("\n\n").join(block([column.name for column in columns], cells, width) for cells in rows)
-
-
-def block(names: Sequence[str], cells: Sequence[str], width: int | None = None) -> Text:
-    """Return a line with name and cell for every cell with text, cut at the width or free to be folded."""
-    longest = max(map(cell_len, names))
-    gap = GAPS[0] if longest else ""
-    lines = [
-        set_cell_size(name, longest) + gap + single_line(cell).strip()
-        for name, cell in zip(names, cells, strict=True)
-        if cell
-    ]
-    if not lines:
-        return Text()
-    if width is not None:
-        return _bold_first([cut(line, width) for line in lines])
-    shown = _bold_first(lines)
-    shown.no_wrap, shown.overflow = False, "fold"
-    return shown
-
-
-def _padded(column: Column) -> list[str]:
-    shown = [cut(single_line(cell), COLUMN_CELLS) for cell in [column.name, *column.cells]]
-    width = max(map(cell_len, shown))
-    return [" " * (width - cell_len(cell)) + cell if column.right else set_cell_size(cell, width) for cell in shown]
-
-
-def _bold_first(lines: Sequence[str]) -> Text:
-    head, *rest = lines  # joined to a single text, since `rich` takes a millisecond for every text
-    return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(head, style="bold"), *map(Text, rest)])
-
-
-# ---------------------------------------------------------------------------------------------------------------- view
 def terminal(
     attribution: Attribution | SpanAttribution,
     *,
@@ -174,8 +102,8 @@ class TerminalView:
     def __repr__(self) -> str:
         return f"TerminalView({self.result.title!r}): rich.print(view) shows it"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Padding]:
-        attribution, width = self.result.summed, options.max_width
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        attribution = self.result.summed
         system = console.color_system if self.coloured and not console.no_color else None
         prompt = ColouredPrompt(attribution, self.marked, system, self.special)
         below = share_note(attribution)
@@ -185,15 +113,14 @@ class TerminalView:
         yield Padding(prompt.text, (0, 0, 1, INDENT), expand=False)
         yield prompt.legend
         yield Text()
-        yield _highest(attribution, self.top, width, special=self.special)
-        yield from [Text(single_line(below))] if below else []
+        yield _highest(attribution, self.top, special=self.special)
         errors = any(error is not None for error in attribution.standard_errors.values())
         explained = [score_formula(attribution), "± is one standard error" if errors else ""]
-        if any(explained):
-            yield Text("; ".join(filter(None, explained)))
+        for line in filter(None, [single_line(below), "; ".join(filter(None, explained))]):
+            yield Text(line)
         if attribution.messages is not None:
             yield Text()
-            yield _messages(attribution, width, special=self.special)
+            yield _messages(attribution, special=self.special)
 
 
 @dataclass(frozen=True)
@@ -216,10 +143,11 @@ class ColouredPrompt:
         return (~self.attribution.hidden | self.special).tolist()
 
     @cached_property
-    def look(self) -> Looks:
+    def look(self) -> Callable[[float], Look]:
+        """The look of a depth between -1 and 1."""
         if self.system is None:
             return partial(in_brackets, unused(BRACKETS, "".join(self.attribution.tokens)))
-        return {"truecolor": truecolour, "256": of_256}.get(self.system, of_16)
+        return of_16 if self.has_levels else on_paper
 
     @property
     def has_levels(self) -> bool:
@@ -314,21 +242,18 @@ def _written(token: str, look: Look, begin: str, end: str) -> str:
     return f"{space}{begin}{look.opening}{word}{look.closing}{end}{line_ends}"
 
 
-def _highest(attribution: Attribution, top: int, width: int, *, special: bool) -> Text:
+def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
     highest, end = attribution.top(top, special=special), last_row(attribution)
     rows = [place[token.positions[0]] for token in highest]
-    columns = [
-        Column("position", [str(token.positions[0]) for token in highest]),
-        Column("token", [_quoted(visible(attribution.tokens[row])) + LAST * (row == end) for row in rows]),
-        Column("score", _with_errors(attribution, rows), right=True),
-        Column("share", [percent_of(attribution.scores, token.score) for token in highest], right=True),
-        *(
-            Column(name, [f"{part:.4g}" for part in values[rows].tolist()], right=True)
-            for name, values in attribution.parts.items()
-        ),
-    ]
-    return table(columns, width)
+    columns = {
+        "position": [str(token.positions[0]) for token in highest],
+        "token": [_quoted(visible(attribution.tokens[row])) + LAST * (row == end) for row in rows],
+        "score": _with_errors(attribution, rows),
+        "share": [percent_of(attribution.scores, token.score) for token in highest],
+        **{name: [f"{part:.4g}" for part in part[rows].tolist()] for name, part in attribution.parts.items()},
+    }
+    return text_table([*columns], zip(*columns.values(), strict=True), [*columns][2:])
 
 
 def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
@@ -338,16 +263,16 @@ def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
     return [f"{float(attribution.scores[row]):.4g}{error:{width}}" for row, error in zip(rows, shown, strict=True)]
 
 
-def _messages(attribution: Attribution, width: int, *, special: bool) -> Text:
-    shares = [message for message in message_shares(attribution) if special or not message.template]
-    columns = [
-        Column("message", ["" if message.template else str(number) for number, message in enumerate(shares)]),
-        Column("role", [message.role for message in shares]),
-        Column("share", [message.percent for message in shares], right=True),
-        Column("score", [f"{message.score:.4g}" for message in shares], right=True),
-        Column("text", ["" if message.template else _quoted(message.text) for message in shares]),
-    ]
-    return table(columns, width)
+def _messages(attribution: Attribution, *, special: bool) -> Table:
+    rows = []
+    for number, message in enumerate(message_shares(attribution)):
+        text = cut(_quoted(single_line(message.text)), MESSAGE_CELLS)
+        numbers = message.percent, f"{message.score:.4g}"
+        if not message.template:
+            rows.append((str(number), message.role, *numbers, text))
+        elif special:
+            rows.append(("", message.role, *numbers, ""))
+    return text_table(["message", "role", "share", "score", "text"], rows, ["share", "score"])
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from helpers.evaluating import demo, run
 from heta_lens import causal, names_filter
-from heta_lens.cli.causal import GridFlags, PatchFlags
 from heta_lens.model import loading
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
@@ -24,26 +23,6 @@ def done(*words: str) -> Any:
 def cached(text: str = TEXT) -> Any:
     ids = demo().to_tokens(text)
     return demo().run_with_cache(ids, names_filter=names_filter)[1], ids
-
-
-@pytest.mark.parametrize(
-    ("flags", "scale", "message"),
-    [
-        (PatchFlags("edge"), None, "--how='edge' is not one of 'edge_patch'"),
-        (PatchFlags("resid_patch"), None, "--layer goes with --how resid_patch"),
-        (
-            PatchFlags("input", patterns="frozen"),
-            None,
-            "--patterns frozen is for --how edge_patch, not for --how input",
-        ),
-        (PatchFlags(mask="nought"), None, "--mask='nought' is not one of zero"),
-        (GridFlags("text", "z"), None, r"--what='z' is not one of .*\(called head_out here\)"),
-    ],
-    ids=str,
-)
-def test_contradictory_flags_are_refused(flags: PatchFlags | GridFlags, scale: str | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        flags.options(scale)
 
 
 def test_scores_are_validated_and_a_verdict_given(tmp_path: Path) -> None:
@@ -78,8 +57,6 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["validate", TEXT, "-m", "loo,lime"], "one method is validated at a time, and --method names 2"),
-        (["validate", TEXT, "--mask", "mean", "--reference", OTHER], "--mask and --reference both say"),
-        (["validate", TEXT, "--html", "a.png"], "--html a.png is a page"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--mask", "mean"], "--mask mean has no effect with --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex cannot be written"),
@@ -101,3 +78,19 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     )
     assert same.exit_code == 2 and "nothing was lost" in same.stderr and not same.stdout
     assert shorter.exit_code == 2 and "patch between prompts of the same length" in shorter.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["patch", TEXT, "--how", "edge"], "how='edge' is not one of 'edge_patch'"),
+        (["patch", TEXT, "--layer", "2"], "only how='resid_patch' has a layer"),
+        (["patch", TEXT, "--mask", "nought"], "mask='nought' is not one of zero"),
+        (["validate", TEXT, "-m", "recency", "--mask", "mean", "--reference", OTHER], "both say what is put in"),
+        (["heads", TEXT, "--flow", "x"], "flow='x' is not one of"),
+    ],
+    ids=str,
+)
+def test_the_library_refuses_what_does_not_go_together(words: list[str], message: str) -> None:
+    result = run("causal", *words)
+    assert result.exit_code == 2 and message in result.stderr

@@ -55,9 +55,9 @@ def test_the_example_of_a_method_runs(method: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["methods", "limes"], "there is no method 'limes': did you mean 'lime'"),
+        (["methods", "limes"], "there is no method 'limes' (did you mean 'lime'"),
         (["methods", "zzzz"], "there is no method 'zzzz': heta-lens methods lists them"),
-        (["metrics", "soft_n"], "there is no metric 'soft_n': did you mean 'soft_n"),
+        (["metrics", "soft_n"], "there is no metric 'soft_n' (did you mean 'soft_n"),
         (["methods", "nowhere:x"], "nowhere:x cannot be loaded"),
     ],
     ids=str,

@@ -1,8 +1,6 @@
 """Questions about a prompt: contradictions, checks before a model is loaded, and the run of a model."""
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +54,7 @@ def test_targets(asking: dict[str, Any], target: Any, kind: str) -> None:
         ({"span": "5", "through": "3"}, "--through .*has no end"),
         ({"against": ["a"]}, "--against goes with --target"),
         ({"target": ["a"], "target_function": "a:b"}, "--target and --target-function both say"),
-        ({"target_function": "margin"}, "--target-function margin is not of the form MODULE:NAME"),
+        ({"target_function": "margin"}, "margin cannot be loaded"),
         ({"target_function": "nowhere_at_all:x"}, "nowhere_at_all:x cannot be loaded: ModuleNotFoundError"),
     ],
     ids=str,

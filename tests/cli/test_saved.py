@@ -68,11 +68,9 @@ def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
     [
         (["show", TOKEN, "--by", "letter"], "--by letter is not one of"),
         (["show", TOKEN, "--by", "role"], "--by role is for a chat"),
-        (["show", TOKEN, TOKEN], "FILE 1 token.safetensors and FILE 2 token.safetensors are the same file"),
         (["show", "nowhere"], "nowhere: there is no such file"),
-        (["show", TOKEN, "--method", "loo"], "--method loo chooses among the scores of many prompts"),
-        (["compare", TOKEN], "a comparison takes two attributions or more, and token.safetensors holds 1"),
-        (["compare", TOKEN, OTHER, "--html", TOKEN], f"--html {TOKEN} is a page"),
+        (["compare", TOKEN], "a comparison takes two or more attributions of one text: got 1"),
+        (["compare", TOKEN, OTHER, "--html", TOKEN], f"--html {TOKEN} cannot be written"),
         (["compare", TOKEN, "leo.safetensors"], "at position 1, ' Mia' in the first and ' Leo' in the second"),
         (["compare", "many"], "these are of the prompts p-0, p-1: choose one with --prompt"),
     ],

@@ -80,7 +80,7 @@ def test_tables_page_and_figure_are_written(board: Leaderboard, tmp_path: Path) 
     assert "| heta |" in text and "the reference" in text and "all 8 comparisons" in text
     assert "▲ 0.8" in text and "▼ 0.2" in text
     assert files[2].read_text().startswith("evaluation,metric,method,value,low,high,n,p,verdict\none on m,good,heta,0.")
-    assert ">better<" in files[3].read_text()
+    assert "  better<" in files[3].read_text()
 
 
 def test_evaluations_with_different_references_are_refused(tmp_path: Path) -> None:

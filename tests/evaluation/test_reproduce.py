@@ -224,7 +224,7 @@ def test_every_cell_has_a_figure_or_says_why_not(name: str, out: Path) -> None:
     [
         ({"table": "mian", "quick": True}, "did you mean 'main'"),
         ({"table": "main"}, "give model="),
-        ({"table": "main", "quick": True, "model": "gpt2"}, "give one of them"),
+        ({"table": "main", "quick": True, "model": "gpt2"}, "and not both"),
         ({"table": "main", "quick": True, "paths": {"longra": "x"}}, "leave out paths"),
         ({"table": "main", "model": "gpt2", "paths": {"lonra": "x"}}, "did you mean 'longra'"),
         ({"table": "main", "quick": True, "limit": 0}, "at least 1"),

@@ -162,9 +162,8 @@ def test_the_command_evaluates_a_file_and_reports_failures(tmp_path: Path) -> No
         (("evaluate", "recal", "--out", "x"), "did you mean 'recall'"),
         (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc'"),
         (("evaluate", "recall", "--out", "x", "-m", "context_cite query=@questoin"), "did you mean '@question'?"),
-        (("evaluate", "jsonl", "--out", "x", "--path", "x/records.jsonl"), "records.jsonl are the same file"),
         (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
-        (("reproduce", "main"), "give model=, a name on the Hugging Face hub"),
+        (("reproduce", "main"), "give model=, a name on the hub"),
     ],
 )
 def test_mistakes_get_one_sentence(

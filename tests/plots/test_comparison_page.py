@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -55,22 +54,6 @@ def test_special_tokens_are_left_out_of_all_that_are_compared() -> None:
     assert data(view)["hidden"] == [0] and data(view)["special"] is False and data(view)["last"] == 2
     assert "(first token, special) holds 64% of the score" in view.fragment
     assert data(heta_lens.compare(made, names=["a", "b"], special=True))["special"] is True
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("given", "names", "refusal"),
-    [
-        ({"a": written(TOKENS), "b": written(TOKENS)}, None, "takes a list of attributions, and their names by names="),
-        (5, None, "takes a list of attributions, and their names by names=: got 5"),
-        ([written(TOKENS), "b"], None, "compare takes attributions: got 'b'"),
-        ([written(TOKENS), written(TOKENS)], "ab", "names='ab' must be a list of texts"),
-        ([written(TOKENS), written(TOKENS)], ["a", 1], r"names=\['a', 1\] must be a list of texts"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(given: Any, names: Any, refusal: str) -> None:
-    with pytest.raises(TypeError, match=refusal):
-        heta_lens.compare(given, names=names)
 
 
 @pytest.mark.parametrize(

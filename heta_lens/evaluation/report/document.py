@@ -1,10 +1,9 @@
 """A document of texts, tables and figures, written as Markdown or as a self-contained page."""
 
-import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
+from math import isnan
 from string import ascii_lowercase
 from typing import NamedTuple, TypeAlias
 
@@ -83,6 +82,11 @@ class Footnotes:
     def letter(self, note: str) -> str:
         return self.letters.setdefault(note, _letter(len(self.letters)))
 
+    def marks(self, notes: Iterable[str]) -> str:
+        """Return the letters of notes in brackets, behind a blank."""
+        letters = ", ".join(map(self.letter, notes))
+        return f" ({letters})" if letters else ""
+
     def lines(self) -> list[str]:
         return [f"({letter}) {note}" for note, letter in self.letters.items()]
 
@@ -143,17 +147,13 @@ def sheet(frame: pd.DataFrame) -> str:
     Programs that read the file take an apostrophe away if the text after all apostrophes begins with one of
     ``= + - @``, a tab or a line end.
     """
-    rows = [frame.columns, *frame.itertuples(index=False)]
-    return "".join(_csv_line([*map(_csv_cell, row)]) for row in rows)
-
-
-def _csv_line(cells: Sequence[object]) -> str:
-    line = StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(cells)  # quotes cells with either character of the line end
-    return line.getvalue().removesuffix("\r\n") + "\n"
+    text = frame.map(_csv_cell).to_csv(index=False, lineterminator="\r\n")  # quotes either character of a line end
+    return text.replace("\r\n", "\n")
 
 
 def _csv_cell(cell: object) -> object:
+    if isinstance(cell, float):
+        return None if isnan(cell) else f"{cell:.6g}"  # digits that do not depend on the machine's rounding
     if not isinstance(cell, str) or not cell.lstrip("'").startswith(tuple(FORMULA)):
         return cell
     try:

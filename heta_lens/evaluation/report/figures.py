@@ -1,6 +1,6 @@
 """Figures of a report, as SVG and PDF: values with intervals, values against costs, ranks against costs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from io import BytesIO, StringIO
@@ -14,7 +14,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
-from matplotlib.transforms import Bbox, BboxBase
 
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
 from heta_lens.evaluation.report.results import Cell, Measure, Summary
@@ -41,8 +40,7 @@ NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 NO_DATE = {"CreationDate": None, "Creator": None, "Producer": None}
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
-LETTER, LINE = 4.9, 10.0  # points of a small letter and of a line
-NAMED = 10  # the most methods with names at their points; names of more methods would crowd
+KEY_LINE = 0.16  # inches
 FREE = 0.5  # the place of methods without a forward, in forwards
 
 
@@ -88,7 +86,6 @@ def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, Drawn]:
     return drawn
 
 
-# -------------------------------------------------------------------------------------------------------------- values
 @_in_files
 def dots(summary: Summary, metric: Measure) -> Figure:
     """Draw the value of every method with its interval, the best method on top."""
@@ -151,7 +148,6 @@ def _draw_legend(figure: Figure, marks: Sequence[Mark], place: Any = "outside lo
         )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------------- costs
 def placed(summary: Summary, metric: Measure) -> list[str]:
     """Return the methods with a place in a plot of costs, the best first."""
     return [
@@ -167,8 +163,7 @@ def placed(summary: Summary, metric: Measure) -> list[str]:
 def costs(summary: Summary, metric: Measure) -> Figure:
     """Draw the value of every method against its seconds per prompt."""
     methods = placed(summary, metric)
-    numbered = len(methods) > NAMED
-    figure = Figure(figsize=(WIDTH, 4.2 + (ceil(len(methods) / 2) * 0.16 if numbered else 0)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(methods) / 2) * KEY_LINE), layout="constrained")
     axes = figure.subplots()
     cells = [summary.cells[metric.name, method] for method in methods]
     seconds = [summary.costs.seconds[method] for method in methods]
@@ -187,20 +182,18 @@ def costs(summary: Summary, metric: Measure) -> Figure:
             axes.plot([x, x], ends, color=shape.colour, linewidth=1, alpha=0.4)
         axes.plot([x], [cell.estimate.value], linestyle="none", **shape.style)
     _draw_legend(figure, marks, "outside upper center")
-    names = methods
-    if numbered:
-        names = [str(number) for number in range(1, len(methods) + 1)]
-        _draw_key(figure, [f"{name}  {method}" for name, method in zip(names, methods, strict=True)])
-    _draw_names(figure, axes, names, [(x, cell.estimate.value) for x, cell in zip(seconds, cells, strict=True)])
+    _number(figure, axes, methods, [(x, cell.estimate.value) for x, cell in zip(seconds, cells, strict=True)])
     return figure
 
 
-def _draw_key(figure: Figure, entries: Sequence[str]) -> None:
-    """Explain the numbers by the points."""
-    nothing = [Line2D([], [], linestyle="none") for _ in entries]
+def _number(figure: Figure, axes: Axes, methods: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """Write a number by each point, and the methods of the numbers below."""
+    for number, point in enumerate(points, 1):
+        axes.annotate(str(number), point, (5, 3), textcoords="offset points", fontsize=8)
+    nothing = [Line2D([], [], linestyle="none") for _ in methods]
     figure.legend(
-        nothing, entries, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0,
-        handletextpad=0, labelspacing=0.2,
+        nothing, [f"{number}  {method}" for number, method in enumerate(methods, 1)], loc="outside lower center",
+        ncols=2, frameon=False, fontsize=8, handlelength=0, handletextpad=0, labelspacing=0.2,
     )  # fmt: skip
 
 
@@ -220,7 +213,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
 def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
     rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
-    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(rows) / 2) * KEY_LINE), layout="constrained")
     axes = figure.subplots()
     points = [(max(FREE, row["worth"]), row["rank"]) for row in rows]
     best = frontier(points)
@@ -235,40 +228,5 @@ def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for place, (cost, rank) in enumerate(points):
         shape = ON_FRONTIER if place in best else OFF_FRONTIER
         axes.plot([cost], [rank], linestyle="none", **shape.style)
-    _draw_names(figure, axes, [row["method"] for row in rows], points)
+    _number(figure, axes, [row["method"] for row in rows], points)
     return figure
-
-
-def _draw_names(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
-    """Write every name by its point, clear of other names and points; a line leads to a distant name."""
-    if not names:
-        return
-    figure.draw_without_rendering()  # computes the places of the points
-    spots = [(x, y) for x, y in axes.transData.transform(points).tolist()]
-    frame = axes.get_window_extent().padded(4)
-    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in spots]
-    for name, point, (x, y) in zip(names, points, spots, strict=True):
-        width = LETTER * len(name)
-        boxes = {
-            shift: Bbox.from_bounds(x + shift[0], y + shift[1] - LINE / 2, width, LINE) for shift in _shifts(width)
-        }
-        free = (shift for shift, box in boxes.items() if _within(box, frame) and not box.count_overlaps(taken))
-        shift = next(free, next(iter(boxes)))
-        taken.append(boxes[shift])
-        line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
-        axes.annotate(
-            name, point, shift, textcoords="offset points", fontsize=8, va="center",
-            arrowprops=line if abs(shift[1]) > LINE / 2 else None,
-        )  # fmt: skip
-
-
-def _shifts(width: float) -> Iterator[tuple[float, float]]:
-    """Yield places of a name, in points from its point: right, left, and further and further above and below."""
-    for step in range(16):
-        for sign in (1, -1) if step else (1,):
-            yield 6.0, sign * step * LINE / 2
-            yield -6.0 - width, sign * step * LINE / 2
-
-
-def _within(box: Bbox, frame: BboxBase) -> bool:
-    return bool(box.x0 >= frame.x0 and box.y0 >= frame.y0 and box.x1 <= frame.x1 and box.y1 <= frame.y1)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from heta_lens._util.files import write_atomically
+from heta_lens._util.options import check_choice
 from heta_lens._util.python import check_extra
 from heta_lens._util.text import probability
 from heta_lens.evaluation.report import results as wording
@@ -37,7 +38,6 @@ from heta_lens.metrics.registry import described_metric
 FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
-MEASURED = "value", "low", "high", "difference", "difference_low", "difference_high", "p"  # columns of results.csv
 
 
 def write_report(folder: str | PathLike[str], against: str | None = None) -> list[Path]:
@@ -69,7 +69,7 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
     texts = {
         "report.md": markdown([*blocks, Paragraph("Costs are in costs.csv and at the end of report.html.")]),
         "report.html": page(title, [*blocks, *_costs(results, cost, hidden)]),
-        "results.csv": sheet(pd.DataFrame(map(_with_digits, result_rows(results)), dtype=object)),
+        "results.csv": sheet(pd.DataFrame(result_rows(results), dtype=object)),
         "missing.csv": sheet(_missing_table(results)),
         "costs.csv": sheet(_costs_table(results)),
     }
@@ -82,8 +82,7 @@ def _against(results: Summary, name: str | None) -> Measure:
     if name is None:
         valued = (metric for (metric, _), cell in results.cells.items() if cell.estimate.n)
         name = next(valued, next(iter(results.metrics)))
-    if name not in results.metrics:
-        raise ValueError(f"against={name!r} is no metric of this evaluation: it has {', '.join(results.metrics)}")
+    check_choice("against", name, results.metrics)
     return results.metrics[name]
 
 
@@ -104,7 +103,6 @@ def _document(results: Summary, title: str, figures: Mapping[str, Figure]) -> It
     yield from _setup(results)
 
 
-# --------------------------------------------------------------------------------------------------------- at a glance
 def _about(results: Summary) -> Iterator[str]:
     if not results.templates:
         yield "No instance has been finished yet."
@@ -121,11 +119,10 @@ def _about(results: Summary) -> Iterator[str]:
     yield f"{done}{instances}{split}{shard}{made}. Methods are compared with {results.reference}."
     if run.get("budget") is not None:
         yield f"Every method takes at most {run['budget']:g} forwards per prompt (a backward counts as two)."
-    if results.correct:
-        right = sum(results.correct.values())
-        yield f"The explained token is the model's own prediction in {right} of {len(results.correct)} instances."
-    if results.log_probs:
-        low, middle, high = map(probability, np.quantile([*results.log_probs.values()], (0.25, 0.5, 0.75)))
+    if correct := results.correct.values():
+        yield f"The explained token is the model's own prediction in {sum(correct)} of {len(correct)} instances."
+    if log_probs := {record.instance: record.log_prob for record in results.records if record.log_prob is not None}:
+        low, middle, high = map(probability, np.quantile([*log_probs.values()], (0.25, 0.5, 0.75)))
         yield f"How likely the explained token was: {middle} in the median, {low} and {high} at the quartiles."
     if results.strangers:
         yield f"Skipped, because run.json does not list them: records of {', '.join(results.strangers)}."
@@ -188,7 +185,6 @@ def _least_p(results: Summary) -> float:
     return min(1.0, least_p(max(clusters)) * (len(results.methods) - 1)) if clusters else 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------- details
 def _details(results: Summary, metric: Measure) -> Table:
     columns = ["method", "value", "n", "skipped", "failed", "pending", "degenerate", f"minus {results.reference}", "p"]
     methods = results.ranked(metric)
@@ -224,23 +220,17 @@ def _missing_table(results: Summary) -> pd.DataFrame:
 
 def _missing(results: Summary) -> Block:
     """Make a table with a row per reason and number of instances: the metrics and the methods together."""
-    by_method: dict[tuple[str, str, int], list[str]] = {}
-    for name, method, reason, count in _missing_table(results).itertuples(index=False):
-        by_method.setdefault((method, reason, count), []).append(results.metrics[name].title)
-    together: dict[tuple[str, int, str], list[str]] = {}
-    for (method, reason, count), titles in by_method.items():
-        together.setdefault((reason, count, _joined(titles, len(results.metrics))), []).append(method)
-    rows = [
-        [reason, titles, _joined(methods, len(results.methods)), str(count)]
-        for (reason, count, titles), methods in together.items()
-    ]
-    if not rows:
+    titles = {name: metric.title for name, metric in results.metrics.items()}
+    frame = _missing_table(results).replace({"metric": titles})
+    for joined, known in ("metric", results.metrics), ("method", results.methods):
+        by = [column for column in frame.columns if column != joined]
+        groups = frame.groupby(by, sort=False, as_index=False)[joined]
+        frame = groups.agg(lambda names, known=known: "all" if len(names) == len(known) else ", ".join(names))
+    if frame.empty:
         return Paragraph("Nothing: every method has a value of every metric on every instance.")
+    columns = ["reason", "metric", "method", "instances"]
+    rows = frame[columns].astype(str).to_numpy().tolist()
     return Table(["reason", "metrics", "methods", "instances"], rows, texts=3)
-
-
-def _joined(names: Sequence[str], total: int) -> str:
-    return "all" if len(names) == total else ", ".join(names)
 
 
 def _setup(results: Summary) -> Iterator[Block]:
@@ -287,11 +277,6 @@ def result_rows(results: Summary) -> Iterator[dict[str, Any]]:
         }
 
 
-def _with_digits(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: wording.digits(value) if name in MEASURED else value for name, value in row.items()}
-
-
-# --------------------------------------------------------------------------------------------------------------- costs
 def _costs(results: Summary, figure: Figure, hidden: Sequence[str]) -> Iterator[Block]:
     yield Heading("Cost")
     yield Paragraph(
@@ -318,5 +303,4 @@ def _cost(costs: pd.DataFrame, method: str) -> list[str]:
 def _costs_table(results: Summary) -> pd.DataFrame:
     """Make ``costs.csv``: a row per method."""
     costs = results.costs.reindex([*results.methods])
-    counts = costs["n"].fillna(0).astype(int)
-    return costs.map(wording.digits).assign(n=counts).reset_index(names="method")
+    return costs.assign(n=costs["n"].fillna(0).astype(int)).reset_index(names="method")

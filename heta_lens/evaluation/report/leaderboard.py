@@ -25,18 +25,13 @@ MOST_DRAWS = 64 * DRAWS
 
 
 class Comparison(NamedTuple):
-    """A method against the reference, by a metric of an evaluation; ``p`` is corrected for all comparisons."""
+    """A method against the reference, by a metric of an evaluation; ``p`` is corrected for all comparisons.
 
-    run: str
-    metric: str
-    method: str
-    gains: bool
+    ``verdict`` is 1 for a better method, -1 for a worse method, and 0 if chance may explain the difference.
+    """
+
     p: float
-
-    @property
-    def verdict(self) -> int:
-        """1 for a better method, -1 for a worse method, 0 if chance may explain the difference."""
-        return 0 if isnan(self.p) or self.p >= SIGNIFICANT else 1 if self.gains else -1
+    verdict: int
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,11 @@ class Leaderboard:
             if cell.difference is not None and cell.difference.n
         }
         p_values = corrected([self._p(key, each, len(differences)) for key, each in differences.items()])
-        return {
-            key: Comparison(*key, self.runs[key[0]].metrics[key[1]].gains(each.value), p)
-            for (key, each), p in zip(differences.items(), p_values, strict=True)
-        }
+        found = {}
+        for (key, each), p in zip(differences.items(), p_values, strict=True):
+            gains = self.runs[key[0]].metrics[key[1]].gains(each.value)
+            found[key] = Comparison(p, 0 if not p < SIGNIFICANT else 1 if gains else -1)
+        return found
 
     def _p(self, key: tuple[str, str, str], difference: Difference, comparisons: int) -> float:
         """Return the p of a comparison, with more draws if few draws could not tell the correction from chance."""
@@ -117,7 +113,7 @@ class Leaderboard:
         return sorted(map(self._row, self.methods), key=lambda row: (isnan(row["rank"]), row["rank"]))
 
     def _row(self, method: str) -> dict[str, Any]:
-        verdicts = [each.verdict for each in self.comparisons.values() if each.method == method]
+        verdicts = [each.verdict for (_, _, name), each in self.comparisons.items() if name == method]
         ranks = self.ranks[method]
         return {
             "method": method,
@@ -162,7 +158,6 @@ def _names(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ document
 def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     """Write tables, a page and a figure into a folder, and return the files."""
     check_extra("matplotlib", "a leaderboard, which has a figure,")
@@ -170,14 +165,10 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
 
     figure = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
     blocks = [*_document(board, figure)]
-    cells = [
-        {name: wording.digits(value) if isinstance(value, float | None) else value for name, value in row.items()}
-        for row in board.cells
-    ]
     texts = {
         "leaderboard.md": markdown(blocks),
         "leaderboard.html": page("Leaderboard", blocks),
-        "leaderboard.csv": sheet(pd.DataFrame(cells, dtype=object)),
+        "leaderboard.csv": sheet(pd.DataFrame(board.cells, dtype=object)),
     }
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     return [write_atomically(folder / name, data) for name, data in {**texts, **figure.files}.items()]
@@ -188,14 +179,19 @@ def _document(board: Leaderboard, figure: Figure) -> Iterator[Block]:
     yield Paragraph(f"Methods are compared with {board.reference}, on the same prompts.")
     yield Table(["evaluation", "prompts"], [[name, str(len(run.templates))] for name, run in board.runs.items()])
     yield Heading("All metrics of all evaluations")
-    columns = ["method", "mean rank", "metrics", "better", "worse", "may be chance", "forwards", "seconds"]
-    yield Table(columns, [_standing(board, row) for row in board.rows])
-    yield Notes([*_legend(board)])
+    yield from standings(board)
     yield Heading("Cost against quality")
     yield figure
     for metric, title in board.metrics.items():
         yield Heading(title, 3)
         yield _metric_table(board, metric)
+
+
+def standings(board: Leaderboard) -> Iterator[Block]:
+    """Yield the table of ranks, the best method first, and notes on the columns."""
+    columns = ["method", "mean rank", "metrics", "better", "worse", "may be chance", "forwards", "seconds"]
+    yield Table(columns, [_standing(board, row) for row in board.rows])
+    yield Notes([*_legend(board)])
 
 
 def _standing(board: Leaderboard, row: Mapping[str, Any]) -> list[str]:

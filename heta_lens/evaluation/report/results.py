@@ -185,14 +185,12 @@ class MetricResults:
 
     def _cell(self, method: str) -> Cell:
         records, valued = self.records[method], self.values[method].index
-        skipped, failed = Counter[str](), Counter[str]()
-        for instance, record in records.items():
-            if record.failed:
-                failed[_line(record.failed)] += 1
-            elif record.skipped:
-                skipped[_line(record.skipped)] += 1
-            elif instance not in valued:
-                skipped[_line(record.reasons.get(self.metric.name, ""))] += 1
+        failed = Counter(_line(record.failed) for record in records.values() if record.failed)
+        skipped = Counter(
+            _line(record.skipped or record.reasons.get(self.metric.name, ""))
+            for instance, record in records.items()
+            if not record.failed and (record.skipped or instance not in valued)
+        )
         return Cell(
             self.estimates[method],
             skipped=dict(skipped),
@@ -232,39 +230,31 @@ def _line(reason: str) -> str:
     return " ".join(reason.split()) or "no reason given"
 
 
-# ------------------------------------------------------------------------------------------------------------- summary
 @dataclass(frozen=True)
 class Summary:
-    """The content of a report.
+    """The content of a report."""
 
-    Attributes:
-        run: the request of the evaluation.
-        requested: the number of instances of the evaluation.
-        metrics: the metrics, by name.
-        reference: the method that all other methods are compared with.
-        cells: the results, by the names of a metric and of a method.
-        best: by metric, the method that is significantly better than every other method.
-        costs: medians per prompt by method; of seconds also the 10th and 90th percentile.
-        templates: the templates of the finished instances.
-        correct: whether the explained token is the model's own prediction, by instance.
-        log_probs: the log-probabilities of the explained tokens, by instance.
-        strangers: methods of records that the request does not list.
-        by_metric: the results of all methods, by the name of a metric.
-    """
-
-    run: Mapping[str, Any]
-    requested: int
+    run: Mapping[str, Any]  # the request of the evaluation
+    requested: int  # how many instances the evaluation has
     metrics: Mapping[str, Measure]
     methods: tuple[str, ...]
-    reference: str
-    cells: Mapping[tuple[str, str], Cell]
-    best: Mapping[str, str]
-    costs: pd.DataFrame
-    templates: Mapping[str, str]
-    correct: Mapping[str, bool]
-    log_probs: Mapping[str, float]
-    strangers: tuple[str, ...]
+    reference: str  # the method that all other methods are compared with
+    cells: Mapping[tuple[str, str], Cell]  # by metric and method
+    best: Mapping[str, str]  # by metric, the method that is significantly better than every other method
+    costs: pd.DataFrame  # medians per prompt by method; of seconds also the 10th and 90th percentile
+    records: Sequence[Record] = field(repr=False)  # of the methods that the request lists
+    strangers: tuple[str, ...]  # methods of records that the request does not list
     by_metric: Mapping[str, MetricResults] = field(repr=False)
+
+    @cached_property
+    def templates(self) -> dict[str, str]:
+        """The templates of the finished instances."""
+        return {record.instance: record.template for record in self.records}
+
+    @property
+    def correct(self) -> dict[str, bool]:
+        """Whether the explained token is the model's own prediction, by instance."""
+        return {record.instance: record.correct for record in self.records if record.correct is not None}
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -322,9 +312,7 @@ def summary(folder: Path) -> Summary:
         cells=cells,
         best={name: best for name, result in results.items() if (best := result.best())},
         costs=_costs([record for record in listed if not is_external(run["methods"][record.method])]),
-        templates={record.instance: record.template for record in listed},
-        correct={record.instance: record.correct for record in listed if record.correct is not None},
-        log_probs={record.instance: record.log_prob for record in listed if record.log_prob is not None},
+        records=listed,
         strangers=tuple(sorted({record.method for record in records} - set(methods))),
         by_metric=results,
     )
@@ -358,12 +346,6 @@ def _costs(records: Sequence[Record]) -> pd.DataFrame:
     for place, percent in ((2, 10), (3, 90)):
         costs.insert(place, f"seconds_p{percent}", by_method["seconds"].quantile(percent / 100))
     return costs
-
-
-# ------------------------------------------------------------------------------------------------------------- wording
-def digits(value: float | int | None) -> str:
-    """Write a number with six digits, which do not depend on the machine's rounding; nothing for a missing number."""
-    return "" if value is None or isnan(value) else f"{value:.6g}"
 
 
 def why(cell: Cell) -> str:

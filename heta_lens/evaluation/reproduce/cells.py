@@ -28,7 +28,6 @@ from heta_lens.metrics.metric_case import MetricCache, Value
 from heta_lens.prediction.prediction import Prediction
 
 
-# ------------------------------------------------------------------------------------------------------ printed tables
 class Place(NamedTuple):
     """The place of a cell in a printed table."""
 
@@ -39,29 +38,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """The printed figures of a model, by row.
-
-    ``hub`` is the name of the model on the Hugging Face hub, empty for a block of several models. ``last_layers`` is
-    the number of last layers with curvature, 0 for all layers.
-    """
+    """The printed figures of a model, by row."""
 
     model: str
-    hub: str
+    hub: str  # the name of the model on the Hugging Face hub, empty for a block of several models
     rows: Mapping[str, Sequence[str]]
-    last_layers: int = 0
+    last_layers: int = 0  # the number of last layers with curvature, 0 for all layers
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed table.
-
-    Attributes:
-        impossible: the reasons why figures cannot be true.
-        named: whether the rows or the columns name the model.
-        across: whether the columns name the model.
-        length: the tokens of a prompt, if the paper says.
-        prompts: the number of prompts of a runtime.
-    """
+    """A printed table."""
 
     name: str
     labels: Sequence[str]
@@ -69,11 +56,11 @@ class Printed:
     about: str
     columns: Sequence[str]
     blocks: Sequence[Block]
-    impossible: Mapping[Place, tuple[str, ...]]
-    named: bool = False
-    across: bool = False
-    length: int = 0
-    prompts: int = 1000
+    impossible: Mapping[Place, tuple[str, ...]]  # the reasons why figures cannot be true
+    named: bool = False  # True if the rows or the columns name the model
+    across: bool = False  # True if the columns name the model
+    length: int = 0  # the tokens of a prompt, if the paper says
+    prompts: int = 1000  # of a runtime
 
     @classmethod
     def read(cls, name: str, table: Mapping[str, Any]) -> "Printed":
@@ -101,7 +88,6 @@ def printed() -> Mapping[str, Printed]:
     return {name: Printed.read(name, table) for name, table in tables.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------- metrics
 # Metrics of tables that `METRICS` does not have: costs, the edges of windows, and settings of a decoder.
 SEEDS = 3
 DECODED = ("soft_nc", "soft_ns", "dsa")
@@ -199,23 +185,15 @@ EVALUATORS: Mapping[str, Callable[[Trial, MetricCase], Mapping[str, Value]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
 @dataclass(frozen=True)
 class Measure:
-    """The recipe of a column: the mean over data sets of the aggregate of a metric.
-
-    Attributes:
-        sources: the names of the data sets.
-        times: the factor of the printed unit.
-        beside: metrics for a note, by their descriptions.
-        note: a choice that the paper leaves open.
-    """
+    """The recipe of a column: the mean over data sets of the aggregate of a metric."""
 
     metric: str
-    sources: tuple[str, ...]
-    times: float | int = 1
-    beside: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
+    sources: tuple[str, ...]  # the names of the data sets
+    times: float | int = 1  # the factor of the printed unit
+    beside: Mapping[str, str] = field(default_factory=dict)  # metrics for a note, by their descriptions
+    note: str = ""  # a choice that the paper leaves open
 
     @property
     def names(self) -> list[str]:
@@ -341,7 +319,6 @@ def _change(values: Float[np.ndarray, "settings seeds"], greedy_first: bool) -> 
     return relative_change(means, errors)
 
 
-# ------------------------------------------------------------------------------------------------------------- recipes
 @dataclass(frozen=True)
 class Recipe:
     """The columns of a table.

@@ -1,7 +1,7 @@
 """A reproduced table as Markdown, with the paper's figures beside ours, and as CSV with a line per cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import inf, isfinite, isinf
@@ -44,35 +44,16 @@ class ReproducedTable:
 
 def written(table: ReproducedTable) -> str:
     """Write the table as Markdown."""
-    marks = _Marks()
-    tables = [*_tables(table, marks)]
+    notes = Footnotes()
+    tables = [*_tables(table, notes)]
     parts = [
         Heading(table.printed.title, 1),
         Paragraph(table.printed.about),
         *map(Paragraph, table.about),
         *tables,
-        Notes([*_legend(table), *marks.lines(), *table.notes]),
+        Notes([*_legend(table), *notes.lines(), *table.notes]),
     ]
     return markdown(parts)
-
-
-@dataclass
-class _Marks:
-    """Numbers for impossible figures and letters for notes on our figures, in the order of their first use."""
-
-    impossible: dict[str, str] = field(default_factory=dict)
-    notes: Footnotes = field(default_factory=Footnotes)
-
-    def star(self, reasons: Sequence[str]) -> str:
-        numbers = [self.impossible.setdefault(reason, str(len(self.impossible) + 1)) for reason in reasons]
-        return f"*{','.join(sorted(numbers))}" if numbers else ""
-
-    def letters(self, notes: Sequence[str]) -> str:
-        return f" ({', '.join(map(self.notes.letter, notes))})" if notes else ""
-
-    def lines(self) -> list[str]:
-        stars = [f"*{number}: {reason}." for reason, number in self.impossible.items()]
-        return [*stars, *self.notes.lines()]
 
 
 def _legend(table: ReproducedTable) -> Iterator[str]:
@@ -83,36 +64,37 @@ def _legend(table: ReproducedTable) -> Iterator[str]:
     estimates = [figure.estimate for figure in table.ours.values() if figure.estimate]
     if any(isinf(end) for estimate in estimates for end in (estimate.low, estimate.high)):
         yield "An end is infinite where prompts are so few or so alike, or effects so small, that they give no bound."
-    if table.printed.impossible:
-        yield "*: the printed figure is impossible; the number gives the reason."
     filled = {place.model for place in table.ours}
     if hubs := dict.fromkeys(block.hub for block in table.printed.blocks if block.model not in filled):
         yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
 
 
-def _tables(table: ReproducedTable, marks: _Marks) -> Iterator[Part]:
+def _tables(table: ReproducedTable, notes: Footnotes) -> Iterator[Part]:
     printed = table.printed
     if printed.across:
-        yield _table(table, marks, {model: (model, column) for model in table.blocks for column in printed.columns})
+        yield _table(table, notes, {model: (model, column) for model in table.blocks for column in printed.columns})
         return
     for model in table.blocks:
         yield Heading(model if printed.named else f"{model} in the paper, {table.model} here")
-        yield _table(table, marks, {column: (model, column) for column in printed.columns})
+        yield _table(table, notes, {column: (model, column) for column in printed.columns})
 
 
-def _table(table: ReproducedTable, marks: _Marks, heads: Mapping[str, tuple[str, str]]) -> Table:
+def _table(table: ReproducedTable, notes: Footnotes, heads: Mapping[str, tuple[str, str]]) -> Table:
     """Make the table of a block, or of all blocks; ``heads`` are the models and columns under their headings."""
     frame = pd.DataFrame({"row": table.printed.rows})
     for head, (model, column) in heads.items():
         places = [Place(model, row, column) for row in table.printed.rows]
         if model != table.own:
-            stars = [marks.star(table.printed.impossible.get(place, ())) for place in places]
-            frame[f"{head}: paper"] = [table.paper[place] + star for place, star in zip(places, stars, strict=True)]
-        frame[f"{head}: ours"] = [_ours(table, place, marks) for place in places]
+            impossible = [table.printed.impossible.get(place, ()) for place in places]
+            frame[f"{head}: paper"] = [
+                table.paper[place] + notes.marks([f"the printed figure cannot be: {reason}" for reason in reasons])
+                for place, reasons in zip(places, impossible, strict=True)
+            ]
+        frame[f"{head}: ours"] = [_ours(table, place, notes) for place in places]
     return Table([*frame.columns], frame.to_numpy().tolist())
 
 
-def _ours(table: ReproducedTable, place: Place, marks: _Marks) -> str:
+def _ours(table: ReproducedTable, place: Place, notes: Footnotes) -> str:
     if place not in table.ours:
         return NEEDS
     figure = table.ours[place]
@@ -120,7 +102,7 @@ def _ours(table: ReproducedTable, place: Place, marks: _Marks) -> str:
         text = NEEDS if any(note.startswith(NEEDS) for note in figure.notes) else "none"
     else:
         text = _with_interval(figure.estimate)
-    return text + marks.letters(figure.notes)
+    return text + notes.marks(figure.notes)
 
 
 def _with_interval(estimate: Estimate) -> str:
@@ -146,9 +128,9 @@ def _line(table: ReproducedTable, place: Place) -> dict[str, object]:
         "row": place.row,
         "column": place.column,
         "paper": paper,
-        "ours": wording.digits(estimate and estimate.value),
-        "low": wording.digits(estimate and estimate.low),
-        "high": wording.digits(estimate and estimate.high),
+        "ours": estimate and estimate.value,
+        "low": estimate and estimate.low,
+        "high": estimate and estimate.high,
         "n": estimate.n if estimate else 0,
         "note": "; ".join([*([] if paper else ["not in the paper"]), *stars, *figure.notes]),
     }

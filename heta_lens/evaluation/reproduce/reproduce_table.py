@@ -129,15 +129,13 @@ def reproduce(
         retry_failed: repeat methods and metrics that raised an error or gave no finite number.
     """
     check_choice("table", table, TABLES)
-    if not quick and model is None:
-        raise ValueError("give model=, a name on the Hugging Face hub or a folder, or quick=True for the demo model")
-    if quick and model is not None:
-        raise ValueError(f"quick=True is of the demo model, and model={model!r} another: give one of them")
+    if quick == (model is not None):
+        raise ValueError("give model=, a name on the hub or a folder, or quick=True for the demo model, and not both")
     if quick and paths:
         raise ValueError(f"quick=True makes its own prompts: leave out paths= ({', '.join(paths)})")
     for name in paths or {}:
         check_choice("a name in paths", name, [known for known, source in READ.items() if not source.instead])
-    reproduction = Reproduction(
+    reproduced = Reproduction(
         printed=printed()[table],
         recipe=TABLES[table],
         effort=_effort(QUICK if quick else WHOLE, limit, options or {}),
@@ -149,11 +147,10 @@ def reproduce(
         seed=seed,
         retry_failed=retry_failed,
         progress=progress,
-    )
-    reproduced = reproduction.run()
-    texts = {f"{table}.md": written(reproduced), f"{table}.csv": tidy(reproduced)}
+    ).run()
     Path(out).mkdir(parents=True, exist_ok=True)  # without readable data sets, no run has made the folder
-    return [write_atomically(Path(out) / name, text) for name, text in texts.items()]
+    texts = {"md": written(reproduced), "csv": tidy(reproduced)}
+    return [write_atomically(Path(out) / f"{table}.{kind}", text) for kind, text in texts.items()]
 
 
 def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Effort:
@@ -228,7 +225,6 @@ class Reproduction:
     def _name(self) -> str:
         return DEMO if self.model == "demo" else self.model
 
-    # ------------------------------------------------------------------------------------------------------ prompts
     def _source(self, name: str) -> Source:
         if name == "long":
             length = self.effort.length or self.printed.length
@@ -249,7 +245,6 @@ class Reproduction:
             options["says"] = partial(tokenizer.next_word, model)
         return suite(source.suite, self.paths.get(name), limit=self.effort.limit, seed=self.seed, **options)
 
-    # --------------------------------------------------------------------------------------------------------- runs
     def _records(
         self,
         source: Source,
@@ -262,11 +257,8 @@ class Reproduction:
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
         metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
         loading_facts = {name: str(value) for name, value in self.load_options.items()}
-        request = {
-            "model": self.model,
-            **({"loading": loading_facts} if loading_facts else {}),
-            **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
-        }
+        request = {"model": self.model, "suite": source.label, "texts": digest(prompts), "seed": self.seed}
+        request |= {"loading": loading_facts} if loading_facts else {}
         folder = self.out / "figures" / source.label.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
         methods = {label: entry.recipe for label, entry in entries.items()}
@@ -288,24 +280,20 @@ class Reproduction:
     ) -> None:
         """Evaluate the pending methods on a prompt, and append the records to the folder."""
         pending = run.left(instance.id, metrics)
+        full, window = self.effort.full(**self._extra), self.effort.smaller.get("window", 512)
 
         def evaluate(trial: Trial, label: str) -> Outcome:
             def ready(instance: Instance, prediction: Prediction) -> Explain:
-                return recombined(entries[label].ready(instance, prediction), trial.full, trial.known)
+                return recombined(entries[label].ready(instance, prediction), full, trial.known)
 
             case = explained(model, instance, trial.measurements, ready)
             by_name = {name: trial.metrics.get(name) or METRICS[name] for name in pending[label]}
             return Outcome(record_of(case, label, by_name))
 
-        full, window = self.effort.full(**self._extra), self.effort.smaller.get("window", 512)
-
-        def prepare() -> Trial:
-            return Trial(ask(model, instance), full, window, first)
-
+        prepare = lambda: Trial(ask(model, instance), full, window, first)  # noqa: E731
         for record, _ in outcomes_of(instance, [*pending], prepare, evaluate):
             run.append(record, pending[record.method])
 
-    # ------------------------------------------------------------------------------------------------------ figures
     def _figures(
         self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]
     ) -> Iterator[tuple[Place, Figure]]:

@@ -58,21 +58,14 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {row: options for rows, option
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount of work for the figures of a table.
+    """The amount of work for the figures of a table."""
 
-    Attributes:
-        limit: the prompts of every data set.
-        heta: options of HETA in all rows.
-        smaller: values in place of a rank, a window or a number of layers that a row names.
-        shorter: options of baselines.
-        length: the tokens of a prompt, if the paper's prompts would be too long.
-    """
-
-    limit: int
-    heta: Mapping[str, Any] = field(default_factory=dict)
+    limit: int  # the prompts of every data set
+    heta: Mapping[str, Any] = field(default_factory=dict)  # options of HETA in all rows
+    # values in place of a rank, a window or a number of layers that a row names
     smaller: Mapping[str, int] = field(default_factory=dict)
-    shorter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    length: int | None = None
+    shorter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options of baselines
+    length: int | None = None  # the tokens of a prompt, if the paper's prompts would be too long
 
     def entry(self, row: str, **extra: Any) -> Entry:
         """Make the method that a printed row names."""
@@ -100,7 +93,6 @@ def _entry(method: str, options: Mapping[str, Any]) -> Entry:
     return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
 
-# ------------------------------------------------------------------------------------------------- recombined parts
 Known = dict[tuple[Any, ...], Attribution]
 
 
