@@ -181,9 +181,6 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
     assert repr(Attribution.load(tmp_path / "a.safetensors")) == repr(made)
 
 
-@pytest.mark.usefixtures("unchecked")
-
-
 # ------------------------------------------------------------------------------------------------------- grouped scores
 REDUCED = pytest.mark.parametrize(
     ("reduce", "user", "template"), [("sum", 3.5, 7.25), ("mean", 1.75, 7.25 / 3), ("max", 3.0, 6.0)]

@@ -26,10 +26,11 @@ TINY = 1e-12  # added to divisors, or in place of smaller ones
 
 def check_range(name: str, span: Any) -> None:
     """Refuse values other than None or a pair of whole numbers, the first below the second."""
-    pair = isinstance(span, list | tuple) and len(span) == 2
-    if span is not None and not pair:
+    if span is None:
+        return
+    if not (isinstance(span, list | tuple) and len(span) == 2):
         raise TypeError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
-    if pair and not 0 <= index(span[0]) < index(span[1]):
+    if not 0 <= index(span[0]) < index(span[1]):
         raise ValueError(f"{name}={span!r} must have 0 <= start < stop")
 
 

@@ -7,6 +7,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class Drops:
         with prediction.running():
             each = diagnostics.drops(prediction, mask, sets, "auto", lambda _: None)
             (whole,) = diagnostics.whole_drops([prediction], mask, lambda _: None)
-        return cls(sets, each.cpu().double(), whole, diagnostics.shuffled(generator, sets))
+        return cls(sets, each.cpu().double(), whole, torch.from_numpy(generator.permutation(len(sets))))
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -1,6 +1,8 @@
 """Questions about a prompt: contradictions, checks before a model is loaded, and the run of a model."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
