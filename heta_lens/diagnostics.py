@@ -76,10 +76,12 @@ class Diagnostics(Mapping[str, Any]):
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> "Diagnostics":
         """Return the diagnostics of a mapping from names to facts."""
-        shared = {name: value for name, value in known.items() if name in _FIELDS}
-        cost = Cost(**{name: value for name, value in known.items() if name in _COSTS})
-        others = {name: value for name, value in known.items() if name not in (*_FIELDS, *_COSTS)}
-        return cls(**shared, cost=cost, of_method=others)
+        shared: dict[str, Any] = {}
+        costs: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in known.items():
+            (shared if name in _FIELDS else costs if name in _COSTS else others)[name] = value
+        return cls(**shared, cost=Cost(**costs), of_method=others)
 
     @cached_property
     def _known(self) -> dict[str, Any]:

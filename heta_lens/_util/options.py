@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from ast import literal_eval
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from difflib import get_close_matches
@@ -268,20 +268,23 @@ def _check_option(name: str, value: Any, kind: Any) -> None:
             raise TypeError("".join([str(error), *(f", or {word!r}" for word in words)])) from None
 
 
-def chosen(options: Any) -> dict[str, Any]:
-    """Return the options that are not at their default."""
-    return {
-        option.name: _storable(getattr(options, option.name))
-        for option in fields(options)
-        if not _same(getattr(options, option.name), option.default)
-    }
+def chosen(options: Any, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options that are not at their default, as they are stored with a result."""
+    stored = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if option.name not in without and not _same(value, option.default):
+            stored[option.name] = _storable(value)
+    return stored
 
 
 def settings(options: Any) -> dict[str, Any]:
     """Return all options that a result depends on, as they are stored with it."""
-    return {
-        option.name: _storable(getattr(options, option.name)) for option in fields(options) if option.name != "progress"
-    }
+    stored = {}
+    for option in fields(options):
+        if option.name != "progress":
+            stored[option.name] = _storable(getattr(options, option.name))
+    return stored
 
 
 def _storable(value: Any) -> Any:

@@ -131,7 +131,7 @@ class Method(Options, ABC):
         facts = {
             **progress.cost(),
             "sink_mass": sink_mass(scores),
-            "chosen": {name: value for name, value in chosen(self).items() if name not in UNTITLED},
+            "chosen": chosen(self, without=UNTITLED),
             "unused_options": self.unused_options,
             "note": SAME_FOR_EVERY_TARGET if self.ignores_target else None,
             "adapted": self.adapted or None,
@@ -232,7 +232,7 @@ def refusal(method: Method, kind: Kind, target: Any) -> NotApplicable:
     if kind == "token" or not method.ignores_target:
         takes = " or ".join(sorted(method.takes))
         return NotApplicable(f"method={method.name!r} {REFUSED[kind].format(target, takes)}")
-    given = "".join(f", {name}={value!r}" for name, value in chosen(method).items() if name not in UNTITLED)
+    given = "".join(f", {name}={value!r}" for name, value in chosen(method, without=UNTITLED).items())
     return NotApplicable(
         f"method={method.name!r}{given} gives every target the same scores, which cannot explain the {kind} {target}: "
         f"{WAY_OUT}"
@@ -286,7 +286,7 @@ def make_attribution(
         "checks": {name: dict(counts) for name, counts in checks.items()},
     }
     values = (result.scores, {**result.parts}, result.interactions, facts)
-    scores, parts, interactions, facts = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), values)
+    scores, parts, interactions, facts = tree_map_only(Tensor, Tensor.cpu, tree_map_only(Tensor, Tensor.detach, values))
     return Attribution(
         ids=prediction.ids.cpu(),
         tokens=prediction.written,
@@ -318,12 +318,13 @@ def target_facts(prediction: Prediction) -> dict[str, Any]:
         tokens = members(side)
         if isinstance(side, frozenset):  # which has no text of its own
             named["target_members"] += tokens
-        named["other_spellings"] = [token for token in named["other_spellings"] if token not in tokens]
+        for token in {*named["other_spellings"]} & {*tokens}:
+            named["other_spellings"].remove(token)
         facts["target_token"] += ("" if isinstance(side, frozenset) else write(side, ids),)
         facts["target_log_prob"] += (float(joint_logit(log_probs, side)),)
         facts["target_rank"] += (int((log_probs > log_probs[tokens].max()).sum()) + 1,)
     if not isinstance(prediction.target, tuple):
-        facts = {name: value for name, (value,) in facts.items()}
+        facts = dict(zip(facts, next(zip(*facts.values(), strict=True)), strict=True))
     for name, tokens in named.items():
         if tokens:
             facts[name] = [

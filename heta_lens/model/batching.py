@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import psutil
@@ -33,10 +34,6 @@ class Sizes(NamedTuple):
     heads: int
     vocabulary: int
     itemsize: int
-
-    def widest(self, queries: int, keys: int) -> int:
-        """Bytes of the largest tensor in a layer."""
-        return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
 
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
         """Bytes of a forward run without a graph: activations of a layer, keys and values of every layer."""
@@ -69,15 +66,15 @@ def available(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
+@dataclass(eq=False)
 class Batches:
     """A limit of ``size`` copies at once and, with ``fastest``, of the positions that run fastest together.
 
     When memory runs out, the size is halved for good.
     """
 
-    def __init__(self, size: int, fastest: int | None = None) -> None:
-        self.size = size
-        self.fastest = fastest
+    size: int
+    fastest: int | None = None
 
     def of(self, length: int) -> int:
         """Return how many copies of a run of ``length`` positions to run at once."""
@@ -131,7 +128,8 @@ def choose_batches(
             copy = sizes.forward(queries, keys, read)
         most, fastest = MOST_COPIES, ACCELERATOR_TOKENS
         if device.type == "cpu":  # its cache limits the largest tensor of a layer
-            most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // sizes.widest(1, keys)
+            widest = sizes.itemsize * max(sizes.heads * keys, sizes.d_mlp)  # bytes for a position
+            most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // widest
         batches = Batches(max(1, min(most, room // copy)), fastest)
     logger.debug("at most %d copies of %d positions at once, on %s", batches.of(queries), queries, device)
     return batches

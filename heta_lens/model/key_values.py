@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 import torch
@@ -109,4 +110,4 @@ class HookedTransformerReuse(KeyValueReuse):
         }
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        return [(entry.past_keys, entry.past_values) for entry in arguments["past_kv_cache"].entries]
+        return list(map(attrgetter("past_keys", "past_values"), arguments["past_kv_cache"].entries))

@@ -53,8 +53,10 @@ class Activations:
                     )
         if EMBED in tensors and tensors[EMBED].ndim < 3:
             tensors = {name: activation[None] for name, activation in tensors.items()}
-        prompts = len(tensors[EMBED]) if EMBED in tensors else 1
-        return [cls({name: batch[row] for name, batch in tensors.items()}) for row in range(prompts)]
+        prompts = []
+        for row in range(len(tensors[EMBED]) if EMBED in tensors else 1):
+            prompts.append(cls({name: batch[row] for name, batch in tensors.items()}))
+        return prompts
 
     def part(self, positions: slice) -> "Activations":
         """Return the activations at a range of positions."""

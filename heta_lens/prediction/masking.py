@@ -65,9 +65,8 @@ def masked_effects(
     effects = longest.log_probs.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
     changed = (embeddings != vector).any(-1).tolist()
-    values = [prediction.value for prediction in predictions]
     for group in longest.prompt.by_start(positions, end, MASKED):
-        if not (group := [position for position in group if changed[position]]):
+        if not (group := list(filter(changed.__getitem__, group))):
             continue
         first = group[0]
         read = [len(prediction) - 1 for prediction in predictions if len(prediction) > first]
@@ -78,7 +77,7 @@ def masked_effects(
             vectors = torch.where(masked.bool()[:, None].to(vector.device), vector, embeddings[places])
             logits = rerun.logits(masked_copies(embeddings[first:end], places - first, vectors))
             done(len(copies))
-            return _compared(predictions, values, logits, places, divergence)
+            return _compared(predictions, logits, places, divergence)
 
         places = torch.tensor([first, *group, group[-1]])
         masked = torch.ones_like(places)
@@ -94,7 +93,6 @@ def masked_effects(
 
 def _compared(
     predictions: Sequence[Prediction],
-    values: Sequence[Float[Tensor, ""]],
     logits: Float[Tensor, "copy reached vocab"],
     places: Int[Tensor, "copy"],
     divergence: Divergence,
@@ -106,7 +104,7 @@ def _compared(
         reached = int((places < len(prediction)).sum())  # the first ones: places ascend
         log_probs = log_softmax(rows)[:reached]
         effects[0, number, :reached] = divergence(prediction.log_probs, log_probs)
-        effects[1, number, :reached] = values[number] - prediction.objective(rows[:reached], log_probs)
+        effects[1, number, :reached] = prediction.value - prediction.objective(rows[:reached], log_probs)
     return rearrange(effects, "kind target copy -> copy kind target")
 
 

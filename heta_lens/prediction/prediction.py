@@ -229,7 +229,7 @@ class Prediction:
         if callable(self.target) or frozenset in map(type, sides(self.target)):
             return self.read(logits, "log_prob")
         log_probs = log_softmax(logits) if log_probs is None else log_probs
-        first, *second = [joint_logit(log_probs, token) for token in sides(self.target)]
+        first, *second = map(partial(joint_logit, log_probs), sides(self.target))
         return first - second[0] if second else first
 
     @property

@@ -26,8 +26,9 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
     clean = 2 * len(windows[-1]) * (options.combine == "geometric")
     work["forwards"] += 1 + (scored + clean) * bool(options.weights[1])
     for prediction, own_windows in zip(predictions, windows, strict=True):
-        products = [products_of(options, window) for window in own_windows]
-        work["hvps"] += sum(own.hvps for own in products if own is not None)
+        for window in own_windows:
+            if (products := products_of(options, window)) is not None:
+                work["hvps"] += products.hvps
         work["audit"] += audit_runs(options, prediction)
         if options.audit and options.recipe.approximate:
             work.update(work_ahead(options.full, [prediction]))

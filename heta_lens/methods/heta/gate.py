@@ -58,9 +58,11 @@ def value_norms(
     values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
 ) -> Float[Tensor, "head pos"]:
     """Return ``‖v_i W_O‖`` of every head, one head at a time: all heads together need as much memory as an MLP."""
-    share = len(output) // values.shape[1]
-    wrote = (head_outputs(values[:, [head // share]], output[[head]])[0] for head in range(len(output)))
-    return torch.stack([torch.linalg.vector_norm(own, ord=order, dim=-1) for own in wrote])
+    share, norms = len(output) // values.shape[1], []
+    for head in range(len(output)):
+        wrote = head_outputs(values[:, [head // share]], output[[head]])[0]
+        norms.append(torch.linalg.vector_norm(wrote, ord=order, dim=-1))
+    return torch.stack(norms)
 
 
 def norms_by_layer(

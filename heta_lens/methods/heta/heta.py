@@ -112,7 +112,7 @@ class Heta(HetaOptions, Method):
 
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
-        lengths = [len(prediction) for prediction in predictions]
+        lengths = list(map(len, predictions))
         if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
         results, expected = list[Attribution](), Counter[str]()
