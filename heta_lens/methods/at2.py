@@ -15,8 +15,7 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast, check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import WithBos, pattern_runs
+from heta_lens.methods.base import Scores, WithBos, pattern_runs
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.loading import DEMO
 from heta_lens.model.lock import one_at_a_time

@@ -13,8 +13,7 @@ from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.options import WithBatch, WithLayer, full_ids, pattern_runs, streams, value_runs
+from heta_lens.methods.base import Method, Scores, WithBatch, WithLayer, full_ids, pattern_runs, streams, value_runs
 from heta_lens.model.hooks import Hook, head_outputs, values_name
 from heta_lens.prediction.prediction import Prediction
 

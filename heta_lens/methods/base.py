@@ -5,27 +5,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import AtLeast, Options, chosen, settings
+from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, settings
 from heta_lens._util.python import versions, warn
 from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
+from heta_lens.model.hooks import Hook, pattern_names, values_names
 from heta_lens.model.lock import holding, one_at_a_time
-from heta_lens.model.norms_and_neurons import weight_processing
+from heta_lens.model.mask import Masking
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import check_scale, joint_logit
+from heta_lens.prediction.target import Scale, check_scale, joint_logit
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "refuse_hooks", "refuse_overlong"]
 
@@ -72,7 +73,7 @@ class Method(Options, ABC):
 
     To write a method, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are options;
     annotations check them (``steps: Annotated[int, AtLeast(1, whole=True)] = 50``), and the docstring documents each in
-    a line ``- ``steps``: …``. `heta_lens.methods.options` has options that many methods share. A method must have
+    a line ``- ``steps``: …``. `heta_lens.methods.base` has options that many methods share. A method must have
 
     - ``name``: what users write, ``method="lime"``
     - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``
@@ -297,7 +298,7 @@ def make_attribution(
         target=prediction.target,
         target_text=prediction.target_text,
         method=method,
-        options={**options, "model": weight_processing(prediction.adapter), "versions": versions()},
+        options={**options, "model": prediction.adapter.weight_processing(), "versions": versions()},
         signed=signed,
         messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
         scores=scores,
@@ -366,3 +367,92 @@ def as_method(method: Any, name: str = "") -> type[Method]:
     name = name or getattr(method, "__name__", type(method).__name__)
     names = {"name": name, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
     return type(name, (FunctionMethod,), names)
+
+
+# ------------------------------------------------------------------------------------------------------- shared options
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithMask(Method):
+    """
+    - ``mask``: the embedding that replaces a masked token's: ``zero``, ``mean`` (of the context), ``vocab_mean``,
+      ``pad`` (without one, the tokenizer's end of text), ``space`` (the token of a blank; without one, as ``pad``), a
+      token id or a vector
+    """
+
+    mask: Masking = "zero"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if "mask" not in self.without_effect:
+            prediction.mask_vector(self.mask)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithBos(Method):
+    """- ``keep_bos``: leave a beginning-of-text token as it is, with a score of 0"""
+
+    keep_bos: bool = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithLayer(Method):
+    """- ``layer``: the layer to read, counted from 0; None is the last"""
+
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if self.layer is not None:
+            prediction.adapter.check_layer("layer", self.layer)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithScale(Method):
+    """- ``scale``: the scale of g: the target's ``log_prob``, ``prob``, ``logit`` or ``log_odds``"""
+
+    scale: Scale = "log_prob"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithSeed(Method):
+    """- ``seed``: of the random numbers"""
+
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithBatch(Method):
+    """- ``batch``: the number of copies of the context to run at once; affects memory and speed only"""
+
+    batch: Batch = "auto"
+
+
+# ----------------------------------------------------------------------------------------------------- read activations
+def streams(
+    prediction: Prediction,
+    ids: Int[Tensor, "batch pos"],
+    layers: Sequence[int],
+    hooks: Mapping[str, Hook] | None = None,
+) -> dict[int, Float[Tensor, "batch pos d"]]:
+    """Return the states that enter these layers in a single run; layer L is the last layer's output."""
+    entering = prediction.adapter.streams(ids, layers, hooks, whole=bool(prediction.prompt.user_hooks))
+    return {layer: states.to(prediction.embeddings) for layer, states in entering.items()}
+
+
+def full_ids(prediction: Prediction) -> Int[Tensor, "pos"]:
+    """Return the context's ids; with hooks of the user on the model, the ids of the whole prompt."""
+    return prediction.prompt.ids if prediction.prompt.user_hooks else prediction.ids
+
+
+def pattern_runs(prediction: Prediction, layers: int) -> int:
+    """Return the number of forwards that read the patterns of so many layers: 0 with patterns in the cache.
+
+    One run notes what enters each layer; running the other blocks alone takes about one more.
+    """
+    if not prediction.prompt.cached.tensors.keys().isdisjoint(pattern_names(prediction.adapter.layers)):
+        return 0
+    return layers if prediction.prompt.user_hooks else min(layers, 2)
+
+
+def value_runs(prediction: Prediction) -> int:
+    """Return the number of forwards that read value vectors: 0 with values in the cache, else 1."""
+    return int(prediction.prompt.cached.tensors.keys().isdisjoint(values_names(prediction.adapter.layers)))

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Done, Work
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import WithBatch, WithSeed, full_ids, streams
+from heta_lens.methods.base import Scores, WithBatch, WithSeed, full_ids, streams
 from heta_lens.model.hooks import EMBED, put
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.masking import masked_copies

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.options import WithSeed
+from heta_lens.methods.base import Method, Scores, WithSeed
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 

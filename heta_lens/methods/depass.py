@@ -12,8 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores, refuse_hooks
-from heta_lens.methods.options import full_ids, pattern_runs
+from heta_lens.methods.base import Method, Scores, full_ids, pattern_runs, refuse_hooks
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons

@@ -14,8 +14,7 @@ from heta_lens._util.numerics import kl
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
-from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Beams, Writer, beam_search
 from heta_lens.prediction.masking import masked_copies, masked_effects
 from heta_lens.prediction.prediction import Prediction

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.options import WithLayer, WithScale
+from heta_lens.methods.base import Method, Scores, WithLayer, WithScale
 from heta_lens.model.hooks import READ
 from heta_lens.prediction.gradients import values_and_gradients
 from heta_lens.prediction.prediction import Prediction

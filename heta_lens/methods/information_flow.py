@@ -15,8 +15,7 @@ from heta_lens._util.options import AtLeast
 from heta_lens._util.python import Lazy
 from heta_lens._util.work import Work
 from heta_lens.methods.attention import AttentionMethod, shares
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import full_ids, pattern_runs, value_runs
+from heta_lens.methods.base import Scores, full_ids, pattern_runs, value_runs
 from heta_lens.model.hooks import added_names, after_attention_name, head_outputs, stream_name
 from heta_lens.prediction.activations import live
 from heta_lens.prediction.prediction import Prediction

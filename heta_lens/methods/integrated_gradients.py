@@ -16,8 +16,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale
+from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.mask import Mask, Masking, check_mask
 from heta_lens.model.norms_and_neurons import ignores_size

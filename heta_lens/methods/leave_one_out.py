@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from heta_lens._util.numerics import kl
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.methods.base import Scores, WithBatch, WithMask
 from heta_lens.prediction.masking import masked_effects
 from heta_lens.prediction.prediction import Prediction
 

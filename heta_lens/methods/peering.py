@@ -9,8 +9,7 @@ from torch.nn.functional import normalize
 from heta_lens._util.options import AtLeast
 from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work import Work
-from heta_lens.methods.base import ONE_TOKEN, Scores, refuse_overlong
-from heta_lens.methods.options import WithLayer, full_ids, streams
+from heta_lens.methods.base import ONE_TOKEN, Scores, WithLayer, full_ids, refuse_overlong, streams
 from heta_lens.prediction.prediction import Prediction
 
 

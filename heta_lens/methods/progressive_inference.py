@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Done, Work
-from heta_lens.methods.base import Scores, refuse_hooks
-from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithSeed
+from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSeed, refuse_hooks
 from heta_lens.prediction import coalitions
 from heta_lens.prediction.masking import ablated, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator

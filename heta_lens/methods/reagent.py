@@ -16,8 +16,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, refuse_hooks
-from heta_lens.methods.options import WithBatch, WithSeed
+from heta_lens.methods.base import Scores, WithBatch, WithSeed, refuse_hooks
 from heta_lens.model.tokenizer import appended, locate
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax

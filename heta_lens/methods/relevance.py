@@ -12,8 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.options import WithMask
+from heta_lens.methods.base import Method, Scores, WithMask
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
 from heta_lens.model.mask import Masking

@@ -16,8 +16,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.target_kinds import Kind
 from heta_lens._util.text import words
 from heta_lens._util.work import Done, Work
-from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
-from heta_lens.methods.options import WithBatch, WithSeed
+from heta_lens.methods.base import Scores, WithBatch, WithSeed, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax

@@ -16,7 +16,7 @@ from torch import Tensor
 from heta_lens._util.options import MOST, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
-from heta_lens.methods.options import WithScale, WithSeed
+from heta_lens.methods.base import WithScale, WithSeed
 from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction, prompt_generator

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from heta_lens._util.text import END, members, sentences
 from heta_lens._util.work import Done, Work
-from heta_lens.methods.base import Scores, refuse_hooks
-from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 from heta_lens._util.options import COUNT, MOST, AtLeast
 from heta_lens._util.python import check_extra, warn
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores
-from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale, WithSeed
+from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.prediction import coalitions
 from heta_lens.prediction.prediction import Prediction, prompt_generator

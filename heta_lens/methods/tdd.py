@@ -11,8 +11,7 @@ from torch import Tensor
 
 from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
-from heta_lens.methods.options import WithBatch
+from heta_lens.methods.base import Scores, WithBatch, refuse_hooks, refuse_overlong
 from heta_lens.prediction.coalitions import led_by, read_alone
 from heta_lens.prediction.prediction import Prediction, runner_up
 from heta_lens.prediction.target import joint_logit

@@ -44,7 +44,13 @@ from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyV
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
-from heta_lens.model.weights import is_readable, output_weights, quantised_modules
+from heta_lens.model.weights import (
+    is_elsewhere,
+    is_readable,
+    output_weights,
+    quantised_modules,
+    read_output_weights,
+)
 
 DROPOUT_RATES = ("p", "dropout", "attention_dropout")  # attributes of modules of torch and transformers
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
@@ -144,6 +150,34 @@ class ModelAdapter:
         """The raw embedding weights, or the output of the embedding where the weights cannot be read."""
         weights = self.model.embed.W_E
         return weights.detach() if is_readable(weights) else self.embedding_table()
+
+    def weight_processing(self) -> dict[str, Any]:
+        """Describe the processing of the weights, on which the gate depends, although the logits do not.
+
+        Facts about weights that cannot be read are None.
+        """
+        centred: bool | None = True
+        biased: bool | None = False
+        for block in self.model.blocks:
+            output, bias = read_output_weights(block.attn), getattr(block.attn, "b_V", None)
+            if output is None:
+                centred = None
+            elif centred:
+                output = output.float()
+                centred = bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean())
+            if is_elsewhere(bias):
+                biased = None
+            elif biased is False and bias is not None:
+                biased = bool(bias.any())
+        return {
+            "kind": type(self.model).__name__,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "normalization": getattr(self.model.cfg, "normalization_type", None),
+            "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
+            "quantised": self.quantised is not None,
+            "writing_weights_centred": centred,
+            "value_biases": biased,
+        }
 
     @property
     def device(self) -> torch.device:

@@ -6,14 +6,13 @@ Such methods have rules for the listed parts only, so a model with other parts i
 import re
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import attention_inputs, wrapped
-from heta_lens.model.weights import is_elsewhere, read_output_weights
 
 ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # elementwise, and 0 at 0
 GATE = r"attn\.hook_(q_)?gate$"
@@ -92,32 +91,3 @@ def _irregularities(adapter: ModelAdapter) -> Iterator[str]:
     for module in (*adapter.model.modules(), *wrapped(adapter.model).modules()):
         if "Norm" in type(module).__name__ and module not in shown:
             yield f"has a {type(module).__name__} that shows no scale"
-
-
-def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
-    """Describe the processing of the weights, on which the gate depends, although the logits do not.
-
-    Facts about weights that cannot be read are None.
-    """
-    centred: bool | None = True
-    biased: bool | None = False
-    for block in adapter.model.blocks:
-        output, bias = read_output_weights(block.attn), getattr(block.attn, "b_V", None)
-        if output is None:
-            centred = None
-        elif centred:
-            output = output.float()
-            centred = bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean())
-        if is_elsewhere(bias):
-            biased = None
-        elif biased is False and bias is not None:
-            biased = bool(bias.any())
-    return {
-        "kind": type(adapter.model).__name__,
-        "dtype": str(adapter.dtype).removeprefix("torch."),
-        "normalization": getattr(adapter.model.cfg, "normalization_type", None),
-        "compatibility_mode": bool(getattr(adapter.model, "compatibility_mode", False)),
-        "quantised": adapter.quantised is not None,
-        "writing_weights_centred": centred,
-        "value_biases": biased,
-    }

@@ -8,8 +8,8 @@ import torch
 from helpers import zoo
 from helpers.asking import doubts_allowed, predict
 from heta_lens import METHODS, causal
-from heta_lens.methods import options
-from heta_lens.methods.options import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
+from heta_lens.methods import base as options
+from heta_lens.methods.base import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
 from heta_lens.metrics import Drops
 
 SHARED = (WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed)

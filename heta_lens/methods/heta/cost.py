@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from heta_lens.methods.base import pattern_runs, value_runs
 from heta_lens.methods.heta.curvature import Products
 from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.heta.options import CAREFUL, HetaOptions
 from heta_lens.methods.heta.windows import Window
-from heta_lens.methods.options import pattern_runs, value_runs
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
