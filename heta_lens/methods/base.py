@@ -119,6 +119,7 @@ class Method(Options, ABC):
             cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
 
     def __call__(self, prediction: Prediction) -> Attribution:
+        """Explain a prediction; `Heta` does it in a way of its own, for several predictions with shared runs."""
         with holding(prediction):
             self.check(prediction)
             work = self.work(prediction)

@@ -93,7 +93,7 @@ class Task:
     precise: frozenset[int] = frozenset()  # positions to be probed alone, where cross-talk hides a small curvature
 
 
-def sampled(
+def estimated_curvature(
     estimator: "Estimator", tasks: Sequence[Task], parts: Parts, balance: Balance
 ) -> tuple[Curvature, dict[str, Any]]:
     """Estimate S, averaged over the windows that score a token, with what is known of the estimate."""
@@ -136,7 +136,10 @@ class Estimator(ABC):
 
     @abstractmethod
     def cost(self, window: Window) -> Products:
-        """Return the cost of all tokens that the window scores. Runs nothing."""
+        """Return the cost of all tokens that the window scores.
+
+        Whether HVPs may begin at a later token is measured, by two runs, when it is first asked.
+        """
 
     def check(self, prediction: Prediction, length: int) -> None:  # noqa: B027
         """Refuse, before any work, a prediction without this curvature, given the length of windows."""

@@ -4,11 +4,11 @@
 
 M, the gate         attention-weighted value flow from token i to the prediction                       gate.py
 S, the curvature    how strongly log P(x_T) bends with token i's embedding                   (Eq. 2)   curvature.py
-I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   masked_effects
+I, the information  how far the predicted distribution moves when token i is masked   (Eq. 3)   prediction/masking.py
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from heta_lens._util.work import Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
-from heta_lens.methods.heta.curvature import Task, sampled
+from heta_lens.methods.heta.curvature import Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, norms_by_layer
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
@@ -169,42 +169,64 @@ class Heta(HetaOptions, Method):
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
-        windows, gates, costs = [self.windows(prediction) for prediction in predictions], [], []
-        for prediction, own in zip(predictions, windows, strict=True):
-            with work.step() as step:
-                gates.append(gate_of(self, prediction, own))
-            costs.append(Counter(step.cost()))
+        gated = [_gated(self, prediction, work) for prediction in predictions]
         with work.step() as shared:
-            checks = _check_derivatives(self, windows[0][-1])
+            checks = _check_derivatives(self, gated[0].windows[-1])
             drops = whole_drops(predictions, self.mask, partial(shared.add, "forwards"))
-            effects = _masked_effects(self, predictions, windows[-1], shared)
-        sharing = {"forwards_shared": shared.cost()["forwards"], "forwards_shared_by": len(predictions)}
+            effects = _masked_effects(self, predictions, gated[-1].windows, shared)
+        cost = shared.cost()
+        facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
-        rows = zip(predictions, windows, gates, effects, drops, costs, strict=True)
-        for prediction, own, (mass, gate_facts), masked, drop, cost in rows:
-            with work.step() as step:
-                information = masked and masked.divergence
-                if masked and self.information == "target":  # whose sign only a product keeps
-                    information = masked.drop if self.directed else masked.drop.abs()
-                parts = Parts(mass, None, information, *self.weights, self.combine)
-                found, probing = None, dict[str, Any]()
-                if self.estimator is not None:
-                    at_once, done = product_batches(self, own), partial(step.add, "hvps")
-                    tasks = [Task(window, at_once, done, parts.where_curvature_decides) for window in own]
-                    found, probing = sampled(self.estimator, tasks, parts, self.balance)
-                    parts = replace(parts, curvature=found)
-                score = parts.score(self.balance)
-                facts = gate_facts | score_facts(self, prediction, parts, masked, drop) | probing
-                if self.audit:
-                    full = partial(self.full.explain_together, [prediction], step)
-                    facts |= audited(self, prediction, score, step, full)
-            pairs = None
-            if found is not None and found.pairs is not None:
-                pairs, facts["standard_errors"]["interactions"] = found.pairs
-            cost.update(shared.cost())
-            cost.update(step.cost())
-            results.append(Scores(score, {**facts, "checks": checks, **cost, **sharing}, parts.means, pairs))
+        for each, masked, drop in zip(gated, effects, drops, strict=True):
+            result, own_cost = _scored(self, each, masked, drop, work)
+            for spent in (cost, own_cost):
+                each.cost.update(spent)
+            results.append(replace(result, diagnostics={**result.diagnostics, **each.cost, **facts}))
         return results
+
+
+@dataclass(frozen=True, eq=False)
+class Gated:
+    """A prediction with its windows and its gate, and with what is known of the gate and its cost."""
+
+    prediction: Prediction
+    windows: Sequence[Window]
+    gate: Float[Tensor, "pos"]
+    facts: Mapping[str, Any]
+    cost: Counter[str]
+
+
+def _gated(method: Heta, prediction: Prediction, work: Work) -> Gated:
+    windows = method.windows(prediction)
+    with work.step() as step:
+        mass, facts = gate_of(method, prediction, windows)
+    return Gated(prediction, windows, mass, facts, Counter(step.cost()))
+
+
+def _scored(
+    method: Heta, gated: Gated, masked: MaskedEffects | None, drop: float, work: Work
+) -> tuple[Scores, dict[str, int | float]]:
+    """Estimate the curvature and combine the three parts; return the scores, and the cost."""
+    information = None if masked is None else masked.divergence
+    if masked is not None and method.information == "target":  # whose sign only a product keeps
+        information = masked.drop if method.directed else masked.drop.abs()
+    parts = Parts(gated.gate, None, information, *method.weights, method.combine)
+    curvature, probing = None, dict[str, Any]()
+    with work.step() as step:
+        if method.estimator is not None:
+            at_once, count = product_batches(method, gated.windows), partial(step.add, "hvps")
+            tasks = [Task(window, at_once, count, parts.where_curvature_decides) for window in gated.windows]
+            curvature, probing = estimated_curvature(method.estimator, tasks, parts, method.balance)
+            parts = replace(parts, curvature=curvature)
+        score = parts.score(method.balance)
+        facts = {**gated.facts, **score_facts(method, gated.prediction, parts, masked, drop), **probing}
+        if method.audit:
+            full = partial(method.full.explain_together, [gated.prediction], step)
+            facts |= audited(method, gated.prediction, score, step, full)
+    interactions = None
+    if curvature is not None and curvature.pairs is not None:
+        interactions, facts["standard_errors"]["interactions"] = curvature.pairs
+    return Scores(score, facts, parts.means, interactions), step.cost()
 
 
 def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
