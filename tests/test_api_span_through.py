@@ -147,7 +147,7 @@ def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_pat
         (reasoning[::-1], "its reasoning have"),
         (reasoning[::2], "its reasoning have"),
         ([*reasoning, *steps], "its reasoning have"),
-        ([reasoning[0] | {"target": "x"}], r"reasoning\[0\]: its target is 'x'"),
+        ([reasoning[0] | {"target": "x"}], "its target is 'x'"),
         ("none", "its reasoning is 'none'"),
         ([5], "its reasoning is"),
     ):

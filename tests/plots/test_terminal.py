@@ -16,7 +16,7 @@ from heta_lens import plots
 from heta_lens._util.text_table import text_table
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import BLUE
-from heta_lens.plots.terminal import of_16
+from heta_lens.plots.terminal import of_16, on_paper
 
 # ------------------------------------------------------------------------------------------------------------- terminal
 SYSTEMS = ["truecolor", "256", "standard", None]
