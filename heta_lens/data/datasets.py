@@ -161,7 +161,7 @@ def _tellmewhy_instance(name: str, group: Sequence[Record], answer: Answer, cue:
     first = group[0]
     meta = values_of(first, place_of(first, name), question_meta=str | None)[0] or name
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    given = f" {values_of(first, meta, answer=str)[0].strip()}" if answer == "given" else None
+    given = f" {values_of(first, brief(meta)[1:-1], answer=str)[0].strip()}" if answer == "given" else None
     # Questions about a story share its sentences.
     return composed(meta, [*_story(group, meta), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
 

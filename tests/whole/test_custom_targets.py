@@ -294,5 +294,5 @@ def test_interventions_and_metrics_take_any_target() -> None:
     one, any_of = (soft(predict(model, ids, target), scores, **distance) for target in (TARGET, SET))
     assert one.nothing != any_of.nothing
     for target, kind in (((TARGET, OTHER), "contrast"), (lopsided, "function")):
-        with pytest.raises(ValueError, match=f"distance='target_prob' needs a token or a set of tokens, not a {kind}"):
+        with pytest.raises(ValueError, match=f"distance='target_prob' needs a token or a set, not a {kind}"):
             soft(predict(model, ids, target), scores, **distance)
