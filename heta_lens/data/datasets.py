@@ -160,10 +160,11 @@ def _with_key(number: int, record: Record) -> tuple[Record, tuple[str, ...]]:
 def _tellmewhy_instance(name: str, group: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
     first = group[0]
     meta = values_of(first, place_of(first, name), question_meta=str | None)[0] or name
+    what = brief(meta)[1:-1]  # for errors
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    given = f" {values_of(first, brief(meta)[1:-1], answer=str)[0].strip()}" if answer == "given" else None
+    given = f" {values_of(first, what, answer=str)[0].strip()}" if answer == "given" else None
     # Questions about a story share its sentences.
-    return composed(meta, [*_story(group, meta), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
+    return composed(meta, [*_story(group, what), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
 
 
 def _story(group: Sequence[Record], meta: str) -> list[Piece]:
