@@ -238,7 +238,7 @@ class Attribution(Result):
 
     @property
     def spans(self) -> list[Span]:
-        """The character span of each token in ``text``, as `offsets` holds the spans."""
+        """The characters of each token in ``text``: `offsets` as spans."""
         return [Span(*offsets) for offsets in self.offsets.tolist()]
 
     @property

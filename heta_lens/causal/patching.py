@@ -325,7 +325,7 @@ def patch(
 # ------------------------------------------------------------------------------------- patching in the order of scores
 @dataclass(frozen=True)
 class Search:
-    """``positions`` in the order of the patches, and the share ``restored`` after every patch.
+    """A search for the fewest patches: ``positions`` in their order, and the share ``restored`` after every patch.
 
     The search ends when the share reaches ``restore``. ``forwards`` is the number of patched runs, ``exhaustive`` the
     number of runs that patch every position by itself. Runs beyond the last needed run are counted, but not listed.

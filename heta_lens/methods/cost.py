@@ -234,7 +234,7 @@ def _memory(method: Heta, predictions: Sequence[Prediction], hvps: int, free: in
 
 
 def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
-    """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
+    """Estimate a method other than HETA from its runs of the whole context; a backward costs two forwards."""
     n, work, sizes = len(prediction), method.work(prediction), prediction.adapter.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
     read = method.positions_read(prediction)

@@ -108,7 +108,7 @@ def _unfinished_integral(attribution: Attribution) -> str:
 
 
 def _likelihood(attribution: Attribution) -> str:
-    """Return the explained token (both for a contrast) with the probability, and whether the model ran under hooks."""
+    """Describe the explained token, or both of a contrast, with probabilities; name hooks on the model."""
     known, pair = attribution.diagnostics, isinstance(attribution.target, tuple)
     texts: Any = known.target_token or (("", "") if pair else "")
     facts: Any = attribution.target, texts, known.target_log_prob, known.target_rank

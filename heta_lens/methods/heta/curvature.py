@@ -397,7 +397,7 @@ def check_enumerable(n: int, d: int, support: Support) -> None:
 
 
 def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
-    """Compute ``E‖rows · s‖₁`` over all sign vectors s (half of them: s and -s agree)."""
+    """Compute the mean of ``‖rows · s‖₁`` over all sign vectors s; one of s and -s is enough."""
     n = rows.shape[1]
     total = rows.new_zeros(())
     for codes in torch.arange(2 ** (n - 1), device=rows.device).split(2**14):

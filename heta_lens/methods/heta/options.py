@@ -127,7 +127,7 @@ class HetaOptions(Options):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The variant's recipe, with the option ``gate`` unless the variant fixes the gate."""
+        """The recipe of the variant, with the gate that ``gate`` names unless the variant fixes one."""
         return self._gated(self.variant)
 
     def _gated(self, variant: Variant) -> Recipe:
@@ -260,11 +260,8 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
     estimator, fixed = o.recipe.estimator, VARIANTS[o.variant]
     if o.tolerance == 0:
         yield "tolerance=0 is never reached; tolerance=None takes all the probes"
-    if o.interactions and not o.probed:
-        yield (
-            f"interactions=True does not go with {o.unused_with(o.recipe, o.weights)['probes']}: pairs are sizes of "
-            "blocks of H"
-        )
+    if o.interactions and (reason := o.unused_with(o.recipe, o.weights).get("interactions")):
+        yield f"interactions=True does not go with {reason}: pairs are sizes of blocks of H"
     if o.layers is None and "layers" in o.recipe.reads:
         yield f"variant={o.variant!r} needs layers=, how many of the last layers to differentiate"
     if fixed.weights is not None and {"beta", "gamma"} & o.chosen.keys():
