@@ -175,6 +175,8 @@ def validate(
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
     check_at_least("least", least, 0)
+    if reference is None and reference_tokens is not None:
+        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
     prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):

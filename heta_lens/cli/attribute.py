@@ -102,7 +102,7 @@ def attribute_prompts(
 
     for file in files:
         check_choice(f"the suffix of --save {file}", file.suffix, [*WRITERS])
-    load, distribution = loading.options(), workers.options()
+    load, distribution, options = loading.options(), workers.options(), flags.suite_options(option)
     scores = attribute_dataset(
         partial(load_model, model, **load),
         source,
@@ -117,7 +117,7 @@ def attribute_prompts(
         retry_failed=retry_failed,
         progress=not quiet(),
         **distribution,
-        **keywords(option or []),
+        **options,
     )
     out = flags.results_folder(out, distribution["shard"])
     add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=files)

@@ -52,7 +52,6 @@ def evaluate_suite(
 
     Writes a report of the results too.
     """
-    from heta_lens._util.options import keywords
     from heta_lens._util.python import check_extra
     from heta_lens.data import suites
     from heta_lens.evaluation import Entry, evaluate
@@ -62,12 +61,12 @@ def evaluate_suite(
     from heta_lens.model.loading import load_model
 
     check_extra("matplotlib", "the report of an evaluation")
-    out, most = out.expanduser(), None if budget is None else float(budget.removesuffix("F"))
+    out, most = out.expanduser(), forwards_of(budget)
     entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
     external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
     names = flags.listed(metrics, default_metrics())
-    options, load, distribution = keywords(option or []), loading.options(), workers.options()
+    options, load, distribution = flags.suite_options(option), loading.options(), workers.options()
     if suite == "recall":
         limit, split = limit or 100, split or "test"
     draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
@@ -79,6 +78,14 @@ def evaluate_suite(
     out = flags.results_folder(out, distribution["shard"])
     _write_report(out)
     print_failures(out)
+
+
+def forwards_of(budget: str | None) -> float | None:
+    """Return the number of ``100F`` or ``100``."""
+    try:
+        return None if budget is None else float(budget.removesuffix("F"))
+    except ValueError:
+        raise ValueError(f"--budget {budget} is no number of forwards: write 100F") from None
 
 
 LEADERBOARD = Path("leaderboard")

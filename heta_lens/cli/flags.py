@@ -35,7 +35,7 @@ SuiteOptions = Annotated[list[str] | None, Option("--option", "-o", metavar="NAM
 Revision = Annotated[str | None, Option(help="A branch, tag or commit of the hub.")]
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with it.")]
 
-COMMA = re.compile(r",\s*(?=[a-z_])")  # before a name; no comma in the brackets of an option, as ((0,5),(7,9))
+COMMA = re.compile(r",(?=\s*[A-Za-z_])(?![^(\[{]*[)\]}])")  # before a name, outside of an option's brackets
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -49,9 +49,21 @@ def used(flags: Any) -> dict[str, Any]:
 
 
 def listed(names: Iterable[str] | None, default: list[str]) -> list[str]:
-    """Return names given repeatedly or with commas."""
-    parts = [part.strip(" ,") for entry in names or default for part in COMMA.split(entry)]
+    """Return names given repeatedly or with commas; a comma in brackets belongs to an option."""
+    parts = [part.strip() for entry in names or default for part in COMMA.split(entry)]
     return [*filter(None, parts)]
+
+
+def suite_options(written: list[str] | None) -> dict[str, Any]:
+    """Return options of a suite, ``["hops=2"]``, as keywords; refuse the names of flags."""
+    from heta_lens._util.options import keywords
+
+    options = keywords(written or [])
+    for name in ("name", "path", "split", "limit", "seed"):
+        if name in options:
+            way = "name the suite first" if name == "name" else f"use --{name}"
+            raise ValueError(f"-o {name}={options[name]} is not an option of a suite: {way}")
+    return options
 
 
 MAPS = {"device_map", "max_memory", "quantization_config"}
@@ -114,6 +126,8 @@ class WorkerFlags:
         options = used(self)
         shard = options.pop("shard", None)
         workers = Workers(options.pop("workers", 1), **options)
+        if workers.here and self.retries is not None:
+            raise ValueError(f"--retries {self.retries} is for several workers, of which one may die: give --workers")
         return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 

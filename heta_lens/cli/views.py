@@ -228,6 +228,9 @@ class Saved:
 
 def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | None = None) -> list[Saved]:
     """Read the results of files; ``prompt`` and ``method`` choose among the scores of many prompts."""
+    from heta_lens._util.files import check_distinct
+
+    check_distinct({f"FILE {number}": path for number, path in enumerate(paths, 1)})
     return [result for path in paths for result in _read_file(path.expanduser(), prompt, method)]
 
 
@@ -235,7 +238,11 @@ def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved
     from heta_lens.evaluation.saved_scores import READERS, load_scores
 
     if not (path.is_dir() or path.suffix in READERS):
-        return [Saved(path, str(path), load_result(path))]
+        result = load_result(path)
+        for flag, name in {"--prompt": prompt, "--method": method}.items():
+            if name is not None:
+                raise ValueError(f"{flag} {name} chooses among many attributions, and {path} is one")
+        return [Saved(path, str(path), result)]
     scores = load_scores(path).of(prompt=prompt, method=method)
     if len(scores) > MOST:
         names = ", ".join(scores.prompts[:3])

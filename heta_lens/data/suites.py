@@ -1,10 +1,11 @@
 """Suites by name, and the instances of every suite."""
 
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from heta_lens._util.options import check_choice, check_count
+from heta_lens._util.options import check_choice, check_count, hint
 from heta_lens.data import curated, datasets, recall
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.recall import Draw
@@ -41,6 +42,7 @@ def suite(
         raise ValueError(f"split={split!r}: what the {name} suite is read from has no parts, leave it out")
     if path is None and name in FROM_FILES:
         raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
+    _check_options(name, path, options)
     if name in ("recall", "curated"):
         options["seed"] = seed
     if name == "recall":
@@ -48,6 +50,20 @@ def suite(
     every = [*SUITES[name](path, split, **options)]
     chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
     return [every[number] for number in sorted(chosen)]
+
+
+def _check_options(name: str, path: Source, given: Iterable[str]) -> None:
+    """Refuse an option that is no keyword of the function that makes the instances."""
+    make = curated.released if name == "curated" and path is not None else MAKERS[name]
+    known = {key for key, option in signature(make).parameters.items() if option.kind is option.KEYWORD_ONLY} - {"seed"}
+    if make is curated.pairs:
+        known |= {"narratives", "questions"}
+    for option in given:
+        if option not in known:
+            raise TypeError(
+                f"the {name} suite has no option {option!r} here{hint(option, known)}; "
+                f"it has {', '.join(sorted(known)) or 'none of its own'}"
+            )
 
 
 def _recall(path: Source, split: Any, **options: Any) -> Instances:
@@ -79,6 +95,14 @@ SUITES: Mapping[str, Callable[..., Instances]] = {
     "tellmewhy": _of_records(datasets.tellmewhy_instances, datasets.TELLMEWHY_HUB),
     "wikibio": _of_records(datasets.wikibio_instances, datasets.WIKIBIO_HUB, "evaluation"),
     "jsonl": lambda path, _split: read_jsonl(path),
+}
+MAKERS: Mapping[str, Callable[..., Any]] = {
+    "recall": recall.stories,
+    "curated": curated.pairs,
+    "longra": datasets.longra_instances,
+    "tellmewhy": datasets.tellmewhy_instances,
+    "wikibio": datasets.wikibio_instances,
+    "jsonl": read_jsonl,
 }
 WITH_SPLITS = ("recall", "curated", "tellmewhy")
 FROM_FILES = {

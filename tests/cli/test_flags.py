@@ -17,6 +17,8 @@ from heta_lens.cli.flags import (
     LoadingFlags,
     MethodFlags,
     PromptFlags,
+    WorkerFlags,
+    listed,
 )
 from heta_lens.model import loading
 
@@ -140,3 +142,13 @@ def test_a_file_of_anything_else_is_refused_by_its_place(
     give(monkeypatch, raw)
     with pytest.raises(ValueError, match=rf"the input(, |: ).*{message}|the input, {message}"):
         PromptFlags(chat=Path("-")).read()
+
+
+def test_methods_are_split_at_commas_outside_of_brackets_of_options() -> None:
+    names = listed(["random,context_cite query=((0,5),(7,9)), GIM", "lime mask=[a,b],ig"], [])
+    assert names == ["random", "context_cite query=((0,5),(7,9))", "GIM", "lime mask=[a,b]", "ig"]
+
+
+def test_retries_of_one_worker_are_refused() -> None:
+    with pytest.raises(ValueError, match="--retries 1 is for several workers"):
+        WorkerFlags(retries=1).options()

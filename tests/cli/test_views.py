@@ -112,6 +112,12 @@ def test_scores_of_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     prompt, file = heta_lens.load_scores(tmp_path).prompts[1], tmp_path / "scores.jsonl"
     (only,) = read_saved([file], prompt, "random")
     assert only.name == f"{file} {prompt} random" and vars(only.result)["method"] == "random"
+    (each, *_), one = heta_lens.load_scores(tmp_path), tmp_path / "one.safetensors"
+    each.save(one)
+    with pytest.raises(ValueError, match=r"--prompt p chooses among many attributions, and .* is one"):
+        read_saved([one], "p")
+    with pytest.raises(ValueError, match="are the same file"):
+        read_saved([one, one])
     with pytest.raises(ValueError, match="prompt='nowhere' is not one of"):
         read_saved([tmp_path], "nowhere")
     monkeypatch.setattr("heta_lens.cli.views.MOST", 3)
