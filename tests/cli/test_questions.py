@@ -98,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("a \udcff", Question(), "not valid UTF-8 at character 2"),
         ("the key " * 3000, Question(), r"the text is \d+ tokens long, and this model reads \d+ at most"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=["position", "span", "through", "long span", "two tokens", "two tokens in a set", "surrogate", "long text"],
 )
 def test_a_question_that_does_not_fit_is_refused(folder: str, text: str, question: Question, message: str) -> None:
     with pytest.raises(ValueError, match=message):
