@@ -24,7 +24,7 @@ from benchmarks.prompts import FAMILIES, Case
 from benchmarks.results import FOLDER, PARTS, REFERENCES
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.report.results import Measure, MetricResults, metrics_of
-from heta_lens.evaluation.run_folder import read_records, read_run
+from heta_lens.evaluation.run_database import reading
 from heta_lens.metrics import Drops, faithfulness_error, soft, soft_area
 from heta_lens.metrics.interventions import additivity_gap
 from heta_lens.metrics.scores import ordinary
@@ -82,7 +82,8 @@ class Values(NamedTuple):
 def worths(part: str) -> list[Worth]:
     """Return the worth of all metrics of a part of docs/results.md."""
     folder = FOLDER / part
-    run, records = read_run(folder), read_records(folder)
+    with reading(folder) as database:
+        run, records = database.run, database.records()
     methods = [name for name in run["methods"] if not name.startswith("heta ")]
     by_method = {name: {one.instance: one for one in records if one.method == name} for name in methods}
     results = {

@@ -334,6 +334,14 @@ class Attribution(Result):
         """Return the attribution in a file of `save`; raise for foreign and damaged files."""
         return storage.load(path, FORMAT, VERSION, cls.of_fields)
 
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that `save` writes."""
+        return storage.to_bytes(FORMAT, VERSION, stored_fields(self))
+
+    @classmethod
+    def of_bytes(cls, raw: bytes, place: str) -> "Attribution":
+        return storage.of_bytes(raw, place, FORMAT, VERSION, cls.of_fields)
+
     @classmethod
     def of_fields(cls, stored: Mapping[str, Any]) -> "Attribution":
         """Return the attribution of `stored_fields`; raise where the fields do not fit together."""

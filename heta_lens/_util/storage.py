@@ -11,7 +11,8 @@ from typing import Any, get_type_hints
 import numpy as np
 from jaxtyping import jaxtyped
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as safetensors
 from torch import Tensor
 
 from heta_lens._util.files import brief, check_no_view, check_utf8, parse_json, regular_file, write_atomically
@@ -72,14 +73,31 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return {key: unpack(item, tensors) for key, item in value.items()}
 
 
+# --------------------------------------------------------------------------------------------------------------- files
+def to_bytes(kind: str, version: int, value: Mapping[str, Any]) -> bytes:
+    """Return a value as the content of a safetensors file of a kind and version."""
+    tensors: dict[str, Tensor] = {}
+    header = json.dumps(pack(value, tensors))
+    return safetensors(tensors, {"format": kind, "version": str(version), "value": header})
+
+
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write a value to a safetensors file of a kind and version."""
     check_no_view(path, "its plot().save")
-    tensors: dict[str, Tensor] = {}
-    header = json.dumps(pack(value, tensors))
+    raw = to_bytes(kind, version, value)
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
-    write_atomically(path, to_bytes(tensors, {"format": kind, "version": str(version), "value": header}))
+    write_atomically(path, raw)
+
+
+def of_bytes(raw: bytes, place: str, kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
+    """Return the result of ``make`` for the value in the bytes of a file; ``place`` names the bytes in errors."""
+    try:
+        length = int.from_bytes(raw[:8], "little")
+        header, tensors = json.loads(raw[8 : 8 + length])["__metadata__"], tensors_of(raw)
+    except Exception as error:
+        raise ValueError(f"{place} is no {kind}: {reason(error)}") from None
+    return _made(header, lambda: tensors, place, kind, version, make)
 
 
 def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
@@ -94,19 +112,32 @@ def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any
         file = safe_open(path, framework="pt")
     except Exception as error:  # torch's too, for a file beyond the memory
         raise ValueError(f"{path} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
-    header: Mapping[str, str] = file.metadata() or {}
+
+    def tensors() -> dict[str, Tensor]:
+        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+
+    return _made(file.metadata() or {}, tensors, str(path), kind, version, make)
+
+
+def _made(
+    header: Mapping[str, str],
+    tensors: Callable[[], Mapping[str, Tensor]],
+    place: str,
+    kind: str,
+    version: int,
+    make: Callable[[Any], Any],
+) -> Any:
     if header.get("format") != kind:
-        raise OtherKind(f"{path} is a safetensors file, but not a {kind} file")
+        raise OtherKind(f"{place} is a safetensors file, but not a {kind} file")
     if header.get("version") != str(version):
         raise ValueError(
-            f"{path} was written as version {brief(header.get('version'))} of {kind}, and this heta_lens reads version "
-            f"{version}: install the heta_lens that wrote the file"
+            f"{place} was written as version {brief(header.get('version'))} of {kind}, and this heta_lens reads "
+            f"version {version}: install the heta_lens that wrote the file"
         )
     try:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return make(unpack(parse_json(header["value"]), tensors))
+        return make(unpack(parse_json(header["value"]), tensors()))
     except Exception as error:  # every library below has exceptions for damaged input
-        raise ValueError(f"{path} is a damaged {kind} file: {reason(error)}") from None
+        raise ValueError(f"{place} is a damaged {kind} file: {reason(error)}") from None
 
 
 def reason(error: Exception) -> str:

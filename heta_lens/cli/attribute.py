@@ -68,7 +68,6 @@ def attribute_text(
 
 METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."
 FIELD = "Which column is which field, as in text=question; may be repeated."
-SAVE = "Also write all scores to a .parquet, .jsonl or .csv file; may be repeated."
 
 
 @command("attribute-dataset", resumes=True)
@@ -84,7 +83,7 @@ def attribute_prompts(
     limit: flags.Limit = None,
     seed: Annotated[int, Option(help="Which prompts of a suite are drawn.")] = 0,
     option: flags.SuiteOptions = None,
-    save: Annotated[list[Path] | None, Option("--save", metavar="FILE", help=SAVE)] = None,
+    export: flags.Export = None,
     retry_failed: flags.Retry = False,
     loading: flags.LoadingFlags,
     workers: flags.WorkerFlags,
@@ -93,15 +92,13 @@ def attribute_prompts(
 
     The prompts are those of a file, a data set or a suite.
     """
-    files, out = save or [], out.expanduser()
-    views.check_writable(files)
-    from heta_lens._util.options import check_choice, keywords
+    flags.check_exports(export)
+    out = out.expanduser()
+    from heta_lens._util.options import keywords
+    from heta_lens.evaluation.run_database import RUN
     from heta_lens.evaluation.runner import attribute_dataset
-    from heta_lens.evaluation.saved_scores import SCORES, WRITERS
     from heta_lens.model.loading import load_model
 
-    for file in files:
-        check_choice(f"the suffix of --save {file}", file.suffix, [*WRITERS])
     load, distribution, options = loading.options(), workers.options(), flags.suite_options(option)
     scores = attribute_dataset(
         partial(load_model, model, **load),
@@ -120,11 +117,9 @@ def attribute_prompts(
         **options,
     )
     out = flags.results_folder(out, distribution["shard"])
-    add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=files)
-    say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
-    for file in files:
-        scores.save(file)
-        note(file)
+    add(folder=out, scores=out / RUN, attributions=len(scores), prompts=len(scores.prompts))
+    say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / RUN}")
+    flags.write_exports(out, export)
     views.print_failures(out, "no prompt was explained")
 
 

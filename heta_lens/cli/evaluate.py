@@ -44,6 +44,7 @@ def evaluate_suite(
     limit: flags.Limit = None,
     seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0,
     option: flags.SuiteOptions = None,
+    export: flags.Export = None,
     retry_failed: flags.Retry = False,
     loading: flags.LoadingFlags,
     workers: flags.WorkerFlags,
@@ -61,6 +62,7 @@ def evaluate_suite(
     from heta_lens.model.loading import load_model
 
     check_extra("matplotlib", "the report of an evaluation")
+    flags.check_exports(export)
     out, most = out.expanduser(), forwards_of(budget)
     entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
@@ -77,6 +79,7 @@ def evaluate_suite(
     evaluate(explained, prompts, [*entries, *external], names, out, **kept, **distribution)
     out = flags.results_folder(out, distribution["shard"])
     _write_report(out)
+    flags.write_exports(out, export)
     print_failures(out)
 
 
@@ -161,7 +164,7 @@ def merge_shards(
 
     evaluate --shard or attribute-dataset --shard wrote them; they stay.
     """
-    from heta_lens.evaluation.run_folder import merge
+    from heta_lens.evaluation.run_database import merge
 
     count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
     add(folder=folder, merged=count)

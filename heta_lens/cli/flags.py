@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, Option
 
-from heta_lens.cli.app import bars
+from heta_lens.cli.app import add, bars, note
 
 if TYPE_CHECKING:
     from heta_lens import Method
-    from heta_lens.evaluation.run_folder import Shard
+    from heta_lens.evaluation.shards import Shard
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, a folder, or a GGUF file."
 RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
@@ -25,6 +25,8 @@ OF_SUITE = "An option of the suite, like hops=2; may be repeated."
 Model = Annotated[str, Option(help=MODELS)]
 Page = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
 Retry = Annotated[bool, Option("--retry-failed", help=RETRY)]
+EXPORT = "Also write all scores, a row per token, to scores.csv, scores.jsonl or scores.parquet; may be repeated."
+Export = Annotated[list[str] | None, Option("--export", metavar="csv|jsonl|parquet", help=EXPORT)]
 Limit = Annotated[int | None, Option(min=1, help=LIMIT)]
 Source = Annotated[
     str,
@@ -112,9 +114,6 @@ class WorkerFlags:
     threads: Annotated[int | None, Option(min=1, help="Threads per worker; by default the cores are divided.")] = None
     gpus: Annotated[float | None, Option(min=0, help="GPUs per worker of Ray; 0.5 if two share one.")] = None
     address: Annotated[str | None, Option(help="Of a Ray cluster that runs; by default Ray starts here.")] = None
-    retries: Annotated[int | None, Option(min=0, help="How often to run a method again after its worker died (2).")] = (
-        None
-    )
     shard: Annotated[
         str | None, Option(metavar="I/N", help="Only these prompts, as 0/3; auto/3: as SLURM or RANK says.")
     ] = None
@@ -126,14 +125,32 @@ class WorkerFlags:
         options = used(self)
         shard = options.pop("shard", None)
         workers = Workers(options.pop("workers", 1), **options)
-        if workers.here and self.retries is not None:
-            raise ValueError(f"--retries {self.retries} is for several workers, of which one may die: give --workers")
         return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 
 def results_folder(out: Path, shard: "Shard | None") -> Path:
     """Return the folder of the results of this process."""
     return out / shard.folder if shard else out
+
+
+def check_exports(kinds: list[str] | None) -> None:
+    """Refuse unknown kinds of files before any work."""
+    from heta_lens._util.options import check_choice
+
+    for kind in kinds or ():
+        check_choice("--export", kind, ["csv", "jsonl", "parquet"])
+
+
+def write_exports(folder: Path, kinds: list[str] | None) -> None:
+    """Write the scores of a folder to files of these kinds."""
+    from heta_lens import load_scores
+
+    files = [folder / f"scores.{kind}" for kind in kinds or ()]
+    for file in files:
+        load_scores(folder).save(file)
+        note(file)
+    if files:
+        add(exported=files)
 
 
 METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."

@@ -194,7 +194,7 @@ def group_rows(explained: Explained, by: str, top: int, *, special: bool = False
 
 
 def document_of(explained: Explained, files: Files, by: str = "token") -> dict[str, Any]:
-    """Return the parts of a JSON document: rows as in ``scores.jsonl``, groups, and written files."""
+    """Return the parts of a JSON document: rows of columns, groups, and written files."""
     from heta_lens import SpanAttribution
 
     written = {"page": files.html, "figure": files.figure, "saved": files.save}
@@ -210,7 +210,7 @@ def document_of(explained: Explained, files: Files, by: str = "token") -> dict[s
 def _row(attribution: "Attribution") -> dict[str, Any]:
     from heta_lens.evaluation.saved_scores import row_of
 
-    return row_of("prompt", attribution.method, attribution).flat()
+    return row_of(attribution)
 
 
 MOST = 20  # shown results of a file
@@ -235,9 +235,10 @@ def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | N
 
 
 def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
-    from heta_lens.evaluation.saved_scores import READERS, load_scores
+    from heta_lens.evaluation.run_database import RUN
+    from heta_lens.evaluation.saved_scores import load_scores
 
-    if not (path.is_dir() or path.suffix in READERS):
+    if not (path.is_dir() or path.name == RUN):
         result = load_result(path)
         for flag, name in {"--prompt": prompt, "--method": method}.items():
             if name is not None:
@@ -328,9 +329,10 @@ def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], floa
 
 def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:
     """Print the most frequent reason of failures; exit with 1 and the sentence ``nothing`` without a single result."""
-    from heta_lens.evaluation.run_folder import read_records
+    from heta_lens.evaluation.run_database import reading
 
-    records = read_records(folder)
+    with reading(folder) as run:
+        records = run.records()
     reasons = {kind: {r.key: getattr(r, kind) for r in records if getattr(r, kind)} for kind in ("failed", "skipped")}
     for kind, of in reasons.items():
         add(**{kind: [{"prompt": prompt, "method": method, "reason": why} for (prompt, method), why in of.items()]})

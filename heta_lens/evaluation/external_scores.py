@@ -9,7 +9,7 @@ A file of scores has a record per prompt and method:
 - ``method``: the label of the method; by default the name of the file.
 - ``target``: the explained token, compared with the prediction if given.
 
-The files that `load_scores` reads are such files. `from_inseq` and `from_captum` make records of other tools' results.
+The folder of an evaluation serves too. `from_inseq` and `from_captum` make records of other tools' results.
 """
 
 import base64
@@ -34,7 +34,7 @@ from heta_lens._util.text import Span
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import each, read
-from heta_lens.evaluation.saved_scores import SCORES
+from heta_lens.evaluation.run_database import RUN, reading
 from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
@@ -200,7 +200,7 @@ def _leaves_text_out(prediction: Prediction, places: Sequence[Span], whole: Span
 
 
 def is_external(recipe: Mapping[str, Any]) -> bool:
-    """Recognise the entry of an `ExternalMethod` in ``run.json``."""
+    """Recognise the entry of an `ExternalMethod` in a request."""
     return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
 
 
@@ -219,7 +219,7 @@ class ExternalMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in ``run.json``."""
+        """The entry of the method in a request."""
         return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
 
     @cached_property
@@ -259,15 +259,35 @@ class ExternalMethod:
 def external_methods(path: str | Path) -> list[ExternalMethod]:
     """Read the methods of a file of scores: a file of this package, of inseq, or records as the module describes."""
     path = Path(path).expanduser()
-    path = path / SCORES if path.is_dir() else path
-    raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
-    records = from_inseq(path) if INSEQ in raw[:200] else read(path, "scores")
-    rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
+    if path.is_dir() or path.name == RUN:
+        rows = [*_of_run(path)]
+        raw = "".join(map(repr, rows)).encode()
+    else:
+        raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
+        records = from_inseq(path) if INSEQ in raw[:200] else read(path, "scores")
+        rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
     digest = sha256(raw).hexdigest()[:16]
     return [
         ExternalMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
         for label in dict.fromkeys(row.method for row in rows)
     ]
+
+
+def _of_run(path: Path) -> Iterator[ExternalScores]:
+    with reading(path) as run:
+        for prompt, method in run.explained():
+            made = run.attribution(prompt, method)
+            yield ExternalScores(
+                scores=made.scores.tolist(),
+                text=made.text,
+                tokens=made.tokens,
+                ids=made.ids.tolist(),
+                start=made.offsets[:, 0].tolist(),
+                stop=made.offsets[:, 1].tolist(),
+                prompt=prompt,
+                method=method,
+                target=made.target_text if isinstance(made.target_text, str) else "",
+            )
 
 
 # ------------------------------------------------------------------------------------- alignment of two tokenizations

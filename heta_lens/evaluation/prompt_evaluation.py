@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from inspect import getsource, isfunction
 from pathlib import Path
@@ -19,17 +19,16 @@ import torch
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
-from heta_lens._util.python import versions
 from heta_lens._util.text import plain
 from heta_lens.api import METHODS, Method, MethodLike, method_of
+from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.evaluation.external_scores import ExternalMethod
-from heta_lens.evaluation.run_folder import Record, Value
-from heta_lens.evaluation.saved_scores import ScoreRow, row_of
+from heta_lens.evaluation.run_database import Record, Value
 from heta_lens.methods.base import NotApplicable
 from heta_lens.methods.cost import within_budget
 from heta_lens.methods.registry import method_and_options, named
-from heta_lens.metrics import METRICS, Metric, MetricCase
+from heta_lens.metrics import Metric, MetricCase
 from heta_lens.metrics.metric_case import Evaluator, MetricCache
 from heta_lens.metrics.registry import metric_named
 from heta_lens.metrics.robustness import Explain
@@ -82,7 +81,7 @@ class Entry:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in ``run.json``."""
+        """The entry of the method in a request."""
         budget = {} if self.budget is None else {"budget": self.budget}
         return {"method": self.method, "options": dict(self.options), **budget}
 
@@ -128,7 +127,7 @@ class ReadyMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in ``run.json``: the origin and the options.
+        """The entry of the method in a request: the origin and the options.
 
         A digest of a function's source keeps another function of the same name from resuming an evaluation.
         """
@@ -212,7 +211,7 @@ def _value(name: str, values: Any) -> Any:
 def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Record:
     """Evaluate an explained prompt, and make the record of the method and the metrics."""
     values, reasons, errors = metric_values(case, metrics)
-    cost, options, prediction = case.attribution.diagnostics, dict(case.attribution.options), case.prediction
+    cost, prediction = case.attribution.diagnostics, case.prediction
     hvps, target = int(cost.get("hvps", 0)), prediction.target
     return Record(
         instance=case.instance.id,
@@ -221,13 +220,11 @@ def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Re
         values=values,
         reasons=reasons,
         errors=errors,
-        degenerate=[
+        degenerate=tuple(
             name for name in values if case.constant or (metrics[name].positive and case.without_positive_scores)
-        ],
+        ),
         tokens=len(prediction),
         correct=int(prediction.log_probs.argmax()) == target,
-        versions=options.pop("versions"),
-        options=plain(options),
         seconds=float(cost.get("seconds", 0.0)),
         forwards=int(cost.get("forwards", 0)),
         backwards=int(cost.get("backwards", 0)) + 2 * hvps,
@@ -237,30 +234,17 @@ def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Re
 
 
 class Task(NamedTuple):
-    """The missing results of a prompt.
+    """The missing results of a prompt: the missing metrics by name, by the labels of methods."""
 
-    ``number`` is the place of the prompt in the evaluation; ``pending`` are the names of the missing metrics, by the
-    labels of methods; ``metrics`` are the metrics of the user, which `METRICS` does not have.
-    """
-
-    number: int
     instance: Instance
-    pending: Mapping[str, Sequence[str]]
-    metrics: Mapping[str, Metric] = {}
+    pending: Mapping[str, Mapping[str, Metric]]
 
 
 class Outcome(NamedTuple):
     """The result of a method on a prompt; a failed method has no scores."""
 
     record: Record
-    scores: ScoreRow | None = None
-
-
-class Identity(NamedTuple):
-    """The `fingerprint` of the model and the versions of libraries, which all results of an evaluation share."""
-
-    fingerprint: Mapping[str, str]
-    versions: Mapping[str, str]
+    attribution: Attribution | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,18 +254,16 @@ class PromptEvaluator:
     model: Any
     entries: Mapping[str, Explainer]
 
-    @cached_property
-    def identity(self) -> Identity:
-        return Identity(fingerprint(self.model), versions())
+    @property
+    def fingerprint(self) -> Mapping[str, str]:
+        return fingerprint(self.model)
 
     def outcomes(self, task: Task) -> Iterator[Outcome]:
         """Yield the outcome of every pending method as soon as the method is finished."""
 
         def evaluate(measurements: MetricCache, label: str) -> Outcome:
             case = explained(self.model, task.instance, measurements, self.entries[label].ready)
-            metrics = {name: task.metrics.get(name) or METRICS[name] for name in task.pending[label]}
-            row = row_of(task.instance.id, label, case.attribution, task.number)
-            return Outcome(record_of(case, label, metrics), row)
+            return Outcome(record_of(case, label, task.pending[label]), case.attribution)
 
         prepare = lambda: MetricCache(ask(self.model, task.instance))  # noqa: E731
         return outcomes_of(task.instance, [*task.pending], prepare, evaluate)

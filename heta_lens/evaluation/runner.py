@@ -4,59 +4,42 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
+from math import inf
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.prompt_sources import Source, prompts
-from heta_lens.evaluation.prompt_evaluation import Methods, Task, explainers
-from heta_lens.evaluation.run_folder import Shard, opened
-from heta_lens.evaluation.saved_scores import SCORES, SavedScores, load_scores
-from heta_lens.evaluation.workers import Workers, loaded, working
+from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
+from heta_lens.evaluation.run_database import RunDatabase, allows_many_writers, opened
+from heta_lens.evaluation.saved_scores import SavedScores, load_scores
+from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.workers import (
+    Setup,
+    Workers,
+    loaded,
+    loader,
+    threads_limited,
+    work,
+    work_in_processes,
+    work_on_ray,
+)
 from heta_lens.metrics import METRICS, Metric
 from heta_lens.metrics.registry import metric_named
 from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
-EVERY = 15.0  # seconds between two lines of `ProgressLines`
-
-
-@dataclass(eq=False)
-class ProgressLines:
-    """Lines about the number of items done out of ``total``, and the remaining time.
-
-    Items ``kept`` from an earlier run took no time; the remaining items are expected to take as long as the others.
-    """
-
-    total: int
-    say: Callable[[str], None]
-    clock: Callable[[], float] = perf_counter
-    kept: int = 0
-    done: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.last = self.clock()
-        if self.total > self.kept:
-            self.say(f"{self.kept} of {self.total} done")
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        now, left = self.clock(), self.total - self.kept - self.done
-        if now - self.last >= EVERY and left > 0:
-            self.last = now
-            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
-            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")
+EVERY = 15.0  # seconds between two lines of progress
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
@@ -95,7 +78,7 @@ def evaluate(
             ``(prediction) -> scores``.
         metrics: names, or `Metric` objects, which are named by their titles; without metrics, only scores are saved.
         folder: the folder of the results.
-        facts: more entries of ``run.json``, such as the names of the suite and of the model.
+        facts: more entries of the request, such as the names of the suite and of the model.
         progress: show a progress bar, or lines of progress where a bar cannot be drawn.
         retry_failed: repeat methods and metrics that raised an error or gave no finite number.
         workers: the number and the kind of workers; by default the work is done in this process.
@@ -120,19 +103,26 @@ def evaluate(
     numbered = [*enumerate(instances)]
     if shard is not None:
         numbered, folder, request = shard.of(numbered), folder / shard.folder, {**request, "shard": str(shard)}
-    with (
-        working(model, {entry.label: entry for entry in entries}, workers, len(numbered)) as work,
-        opened(folder, request, request["methods"], work.identity.fingerprint, retry_failed=retry_failed) as results,
-    ):
-        users = {name: metric for name, metric in by_name if name not in METRICS}
-        tasks = [Task(number, instance, results.left(instance.id, names), users) for number, instance in numbered]
-        tasks = [task for task in tasks if task.pending]
-        pending = {task.instance.id: task.pending for task in tasks}
-        total = len(numbered) * len(entries)
-        with _progress(total, total - sum(map(len, pending.values())), progress) as advance:
-            for record, scores in work.outcomes(tasks):
-                results.append(record, pending[record.instance][record.method], scores)
-                advance(1)
+    if workers.count > 1 and workers.engine == "local" and not allows_many_writers(folder):
+        raise ValueError(
+            f"{folder} is on a file system over a network, where only one process can write: give --workers 1, a local "
+            "folder, --engine ray, or --shard to jobs of their own"
+        )
+    own = {name: metric for name, metric in by_name if name not in METRICS}
+    by_label, by_id = {entry.label: entry for entry in entries}, {each.id: each for _, each in numbered}
+    load = (lambda: loaded(model)) if workers.here else loader(model)
+    setup = Setup(load, by_label, names, own, by_id, None if workers.here else workers.threads_each)
+    with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, _progress(run, progress) as look:
+        if workers.here:
+            with threads_limited(workers.threads):
+                evaluator = PromptEvaluator(loaded(model), by_label)
+                work(run, setup, evaluator, longest_first=False, look=look)
+            return
+        count = max(1, min(workers.count, len(numbered)))
+        if workers.engine == "ray":
+            work_on_ray(run, setup, workers, count, look)
+        else:
+            work_in_processes(run, setup, count, look)
 
 
 def digest(instances: Sequence[Instance]) -> str:
@@ -142,17 +132,48 @@ def digest(instances: Sequence[Instance]) -> str:
 
 
 @contextmanager
-def _progress(total: int, finished: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar, or lines, of ``total`` explanations, of which an earlier run ``finished`` a part."""
-    columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    if shown and not (console.is_terminal or console.is_jupyter):
-        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        yield ProgressLines(total, say, kept=finished).advance
+def _progress(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
+    """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
+    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
+
+    def state() -> tuple[int, str]:
+        counts, seconds = run.counts(), run.seconds_left()
+        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
+        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
+        return total - counts.get("pending", 0) - counts.get("claimed", 0), left
+
+    def due(every: float) -> bool:
+        nonlocal last
+        if not shown or perf_counter() - last < every:
+            return False
+        last = perf_counter()
+        return True
+
+    def say() -> None:
+        if due(EVERY):
+            done, left = state()
+            console.print(f"{done} of {total} done{left}", markup=False, highlight=False, soft_wrap=True)
+
+    if not (console.is_terminal or console.is_jupyter):
+        say()
+        yield say
         return
+    columns = (
+        TextColumn("evaluating"),
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} done{task.fields[left]}"),
+    )
     with Progress(*columns, console=console, disable=not shown) as bar:
-        task = bar.add_task("", total=total, completed=finished)
-        yield lambda count: bar.advance(task, count)
+        task = bar.add_task("", total=total, left="")
+
+        def show(every: float = 0.5) -> None:
+            if due(every):
+                done, left = state()
+                bar.update(task, completed=done, left=left)
+
+        show()
+        yield show
+        show(0.0)
 
 
 def attribute_dataset(
@@ -174,8 +195,8 @@ def attribute_dataset(
 ) -> SavedScores:
     """Explain every prompt by every method; a forward per prompt serves all methods.
 
-    The scores go to ``scores.jsonl`` in the folder ``out`` as soon as they are computed; failures are recorded in
-    ``records.jsonl`` and stop nothing. Interrupted runs resume. The explained token of a prompt is the first token of
+    The scores go to ``run.sqlite`` in the folder ``out`` as soon as they are computed; failures are recorded there too,
+    and stop nothing. Interrupted runs resume. The explained token of a prompt is the first token of
     the answer, or without an answer the model's own next token.
 
     Args:
@@ -190,7 +211,7 @@ def attribute_dataset(
         seed: the seed that draws the prompts of a suite.
         retry_failed: repeat methods that raised an error.
         progress: show a progress bar, or lines of progress where a bar cannot be drawn.
-        facts: more entries of ``run.json``, such as the name of the model.
+        facts: more entries of the request, such as the name of the model.
         workers: the number and the kind of workers; by default the work is done in this process.
         shard: explain only the prompts of this shard, in a folder inside ``out``. `merge` joins the shards.
         options: options of the suite, and ``path``, the file of the suite.
@@ -206,4 +227,4 @@ def attribute_dataset(
     how = {"facts": facts, "progress": progress, "retry_failed": retry_failed, "workers": workers, "shard": shard}
     evaluate(model, instances, entries, (), folder, **how)
     folder = folder / shard.folder if shard else folder
-    return load_scores(folder) if (folder / SCORES).exists() else SavedScores(())
+    return load_scores(folder)

@@ -1,8 +1,7 @@
 """Workers that share the prompts of an evaluation: this process, processes of this machine, or actors of Ray.
 
-Outcomes come one by one. No worker has more than one prompt, and no result waits for more than its own writing, so a
-long run takes no more memory than a short run. Another worker gets the rest of a prompt if the worker of the prompt
-dies; the running method is recorded as failed on the prompt after several deaths, and the other methods go on.
+Every worker claims a prompt of the run's database, explains the prompt by every pending method, and commits each result
+at once. Only Ray's actors have no database: this process claims and commits for them.
 """
 
 import multiprocessing
@@ -13,15 +12,14 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import torch
@@ -30,12 +28,16 @@ from torch import nn
 
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.python import extra, versions
-from heta_lens.evaluation.prompt_evaluation import Explainer, Identity, Outcome, PromptEvaluator, Task
-from heta_lens.evaluation.run_folder import Record
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.prompt_evaluation import Explainer, Outcome, PromptEvaluator, Task
+from heta_lens.evaluation.run_database import Claim, RunDatabase, joined, worker_name
+from heta_lens.metrics import METRICS, Metric
 from heta_lens.model.loading import load_model
 
 Engine: TypeAlias = Literal["local", "ray"]
-PATIENCE = 5.0  # seconds until a process ends after its connection is closed or the process is terminated
+PATIENCE = 5.0  # seconds until a process ends after it is terminated
+LOOK = 0.2  # seconds between two looks at the work of others
+STARTS = 3  # workers in a row that may end before they are ready
 PLACEMENTS = ("device", "device_map", "n_devices")  # options of `load_model` for the place of a model
 
 
@@ -50,8 +52,6 @@ class Workers:
         gpus: the GPUs of a worker of Ray, such as ``0.5`` for two workers that share a GPU. Local workers take turns
             at the GPUs of this machine, if the model is given by its name or folder.
         address: the address of a running Ray cluster, as ``ray.init`` takes it; by default Ray starts here.
-        retries: the number of further workers that try a method after the death of a worker, before the method is
-            recorded as failed.
     """
 
     count: int = 1
@@ -59,12 +59,10 @@ class Workers:
     threads: int | None = None
     gpus: float = 0.0
     address: str | None = None
-    retries: int = 2
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, get_args(Engine))
         check_at_least("workers", self.count, 1, whole=True)
-        check_at_least("retries", self.retries, 0, whole=True)
         check_at_least("gpus", self.gpus, 0)
         if self.threads is not None:
             check_at_least("threads", self.threads, 1, whole=True)
@@ -83,49 +81,30 @@ class Workers:
 
 
 @dataclass(frozen=True, eq=False)
-class ThisProcess:
-    """The work of this process, through prompts in their order."""
-
-    evaluator: PromptEvaluator
-
-    @property
-    def identity(self) -> Identity:
-        return self.evaluator.identity
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        for task in tasks:
-            yield from self.evaluator.outcomes(task)
-
-
-# --------------------------------------------------------------------------------------------------------------- setup
-@dataclass(frozen=True, eq=False)
-class WorkerSetup:
-    """The settings that a worker starts with; the workers take turns at ``gpus`` GPUs."""
+class Setup:
+    """The model's loader, the methods by label, the metrics (those of the user as objects), and the prompts by id."""
 
     load: Callable[[], Any]
     entries: Mapping[str, Explainer]
-    threads: int
-    gpus: int = 0
+    metrics: Sequence[str]
+    own_metrics: Mapping[str, Metric]
+    instances: Mapping[str, Instance]
+    threads: int | None = None
 
-    def evaluator(self, number: int = 0) -> PromptEvaluator:
-        """Load the model of the worker of this number, after limiting the threads of the process."""
-        limit_threads(self.threads)
-        return PromptEvaluator(self._load_on_gpu(number)(), self.entries)
-
-    def _load_on_gpu(self, number: int) -> Callable[[], Any]:
-        """Return a loader for the GPU of a worker, unless the user has placed the model."""
+    def evaluator(self, device: str | None = None) -> PromptEvaluator:
+        """Load the model, after limiting the threads of torch and of NumPy's linear algebra in this process."""
+        torch.set_num_threads(self.threads or torch.get_num_threads())
+        threadpool_limits(self.threads)
         load = self.load
-        if not self.gpus or not isinstance(load, partial) or load.func is not load_model:
-            return load
-        if any(load.keywords.get(name) is not None for name in PLACEMENTS):
-            return load
-        return partial(load, device=f"cuda:{number % self.gpus}")
+        placed = isinstance(load, partial) and any(load.keywords.get(name) is not None for name in PLACEMENTS)
+        if device is not None and isinstance(load, partial) and load.func is load_model and not placed:
+            load = partial(load, device=device)
+        return PromptEvaluator(load(), self.entries)
 
-
-def limit_threads(threads: int) -> None:
-    """Limit the threads of torch and of NumPy's linear algebra, which share the cores with other workers."""
-    torch.set_num_threads(threads)
-    threadpool_limits(threads)
+    def task(self, claim: Claim) -> Task:
+        known = {name: self.own_metrics.get(name) or METRICS[name] for name in self.metrics}
+        pending = {method: {name: known[name] for name in names} for method, names in claim.missing.items()}
+        return Task(self.instances[claim.prompt], pending)
 
 
 def loader(model: Any) -> Callable[[], Any]:
@@ -141,7 +120,7 @@ def loader(model: Any) -> Callable[[], Any]:
 
 
 def loaded(model: Any) -> Any:
-    """Return a model that may be given by its name, its folder, or a function that loads it."""
+    """Return a model, which may be given by a name, a folder, or a function that loads the model."""
     return loader(model)() if isinstance(model, str | PathLike) or _loads(model) else model
 
 
@@ -149,238 +128,144 @@ def _loads(model: Any) -> bool:
     return callable(model) and not isinstance(model, nn.Module)
 
 
-# ---------------------------------------------------------------------------------------------------------- scheduling
-class Finished(NamedTuple):
-    """The news of a worker that has finished its prompt."""
-
-
-class Died(NamedTuple):
-    """The news of a worker that will not answer any more, with the reason."""
-
-    reason: str
-
-
-News: TypeAlias = Identity | Outcome | Finished | Died | Exception  # an exception: the worker cannot work
-
-
-class Crew(Protocol):
-    """An engine, which starts workers, gives prompts to the workers, and receives their news."""
-
-    def start(self) -> Any:
-        """Start a worker, whose first news is its `Identity`."""
-        ...
-
-    def give(self, member: Any, task: Task) -> None:
-        """Give a prompt to a worker, whose next news are the outcomes in the order of the methods, then `Finished`."""
-        ...
-
-    def news(self, members: Sequence[Any]) -> list[tuple[Any, News]]:
-        """Wait for the next news of these workers."""
-        ...
-
-    def stop(self, idle: Collection[Any], busy: Collection[Any]) -> None: ...
-
-
-@dataclass
-class Attempt:
-    """The rest of a prompt, and the number of workers that died of every method."""
-
-    task: Task
-    deaths: Counter[str] = field(default_factory=Counter)
-
-    def done(self, label: str) -> None:
-        pending = {name: metrics for name, metrics in self.task.pending.items() if name != label}
-        self.task = self.task._replace(pending=pending)
-
-    def died(self, reason: str, retries: int) -> Iterator[Outcome]:
-        """Count a death; after too many deaths of a method, record the method as failed."""
-        label = next(iter(self.task.pending), "")  # the running method: methods run in their order
-        self.deaths[label] += 1
-        if label and self.deaths[label] > retries:
-            workers = "the worker" if retries == 0 else f"{self.deaths[label]} workers, one after the other,"
-            instance = self.task.instance
-            self.done(label)
-            failed = f"{workers} died of this method: {reason}"
-            yield Outcome(Record(instance.id, label, instance.template, failed=failed))
-
-
-@dataclass(eq=False)
-class Pool:
-    """The workers of a crew, with at most ``retries`` replacements for deaths of a method, or for failed starts."""
-
-    crew: Crew
-    count: int
-    retries: int
-    busy: dict[Any, Attempt | None] = field(default_factory=dict)  # None: the worker is starting
-    idle: list[Any] = field(default_factory=list)
-    identity: Identity = field(init=False, repr=False)
-    failed_starts: int = 0  # since the last successful start
-
-    def start(self) -> None:
-        """Start all workers, and wait until the first is ready."""
-        for _ in range(self.count):
-            self.busy[self.crew.start()] = None
-        while not self.idle:
-            for member, news in self.crew.news([*self.busy]):
-                deque(self._received(member, news, deque()), maxlen=0)
-
-    def stop(self) -> None:
-        self.crew.stop(self.idle, self.busy)
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """Yield the outcomes of all prompts as they are finished; the longest prompts are begun first."""
-        waiting = deque(map(Attempt, sorted(tasks, key=_size, reverse=True)))
-        while waiting or any(self.busy.values()):
-            self._hand_out(waiting)
-            finished: list[Outcome] = []
-            problem: Exception | None = None
-            for member, news in self.crew.news([*self.busy]):
-                try:
-                    finished += self._received(member, news, waiting)
-                except Exception as error:  # raised below, after the outcomes of other workers
-                    problem = error
-            if problem is None:
-                self._hand_out(waiting)  # before the outcomes are written, which takes time
-            yield from finished
-            if problem is not None:
-                raise problem
-
-    def _hand_out(self, waiting: deque[Attempt]) -> None:
-        while waiting and self.idle:
-            member, attempt = self.idle.pop(), waiting.popleft()
-            self.busy[member] = attempt
-            self.crew.give(member, attempt.task)
-
-    def _received(self, member: Any, news: News, waiting: deque[Attempt]) -> Iterator[Outcome]:
-        attempt = self.busy[member]
-        match news:
-            case Outcome():
-                assert attempt is not None
-                attempt.done(news.record.method)
-                yield news
-            case Finished() | Identity():
-                if isinstance(news, Identity):
-                    self._check_identity(news)
-                    self.failed_starts = 0
-                del self.busy[member]
-                self.idle.append(member)
-            case Died(reason):
-                yield from self._replaced(member, reason, waiting)
-            case _ if attempt is None and self._ready:  # only this worker cannot load the model
-                yield from self._replaced(member, f"{type(news).__name__}: {news}", waiting)
-            case _:
-                raise news
+class Evaluator(Protocol):
+    """What explains and measures a prompt: a `PromptEvaluator`, say."""
 
     @property
-    def _ready(self) -> bool:
-        """True if a worker has been ready."""
-        return hasattr(self, "identity")
+    def fingerprint(self) -> Mapping[str, str]: ...
 
-    def _replaced(self, member: Any, reason: str, waiting: deque[Attempt]) -> Iterator[Outcome]:
-        """Start another worker in place of a dead worker, and let the rest of the prompt wait again."""
-        attempt = self.busy.pop(member)
-        if attempt is None:
-            self.failed_starts += 1
-        else:
-            yield from attempt.died(reason, self.retries)
-            if attempt.task.pending:
-                waiting.appendleft(attempt)
-        if attempt is not None or self.failed_starts <= self.retries:
-            self.busy[self.crew.start()] = None
-        elif not (self.busy or self.idle):
-            raise RuntimeError(f"workers die before they are ready, the last: {reason}")
-
-    def _check_identity(self, identity: Identity) -> None:
-        """Refuse a worker with another model than the first worker, or with other versions than this process."""
-        if not self._ready:
-            self.identity = Identity(identity.fingerprint, versions())
-        for part, ours, theirs in zip(("model", "installation"), self.identity, identity, strict=True):
-            if different := sorted(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)):
-                raise ValueError(f"a worker has another {part} (other {', '.join(different)})")
+    def outcomes(self, task: Task) -> Iterator[Outcome]: ...
 
 
-def _size(task: Task) -> int:
-    """Return a number that grows with the time of a prompt."""
-    instance = task.instance
-    text = len(instance.text) or sum(len(str(message)) for message in instance.messages or ())
-    return text * len(task.pending)
+def work(run: RunDatabase, setup: Setup, evaluator: Evaluator, *, longest_first: bool, look: Callable[[], Any]) -> None:
+    """Claim prompts and commit results until no task is pending or claimed; ``look`` is called after every result."""
+    run.check_model(evaluator.fingerprint)
+    worker = worker_name()
+    with run.renewing(worker):
+        while True:
+            claim = run.claim(worker, setup.metrics, longest_first=longest_first)
+            if claim is not None:
+                since = time.perf_counter()
+                for outcome in evaluator.outcomes(setup.task(claim)):
+                    now = time.perf_counter()
+                    if not run.commit(claim, *outcome, waited=now - since):
+                        break  # another worker has the prompt now
+                    since = now
+                    look()
+            elif "claimed" in run.counts():
+                time.sleep(LOOK)  # the worker of the last prompts may die
+                look()
+            else:
+                return
+
+
+@contextmanager
+def threads_limited(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        with threadpool_limits(threads):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 # ---------------------------------------------------------------------------------------------------- worker processes
-@dataclass(frozen=True, eq=False)
+class Ended(NamedTuple):
+    """The last words of a worker process: an error with which it could not begin, or None."""
+
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
 class WorkerProcess:
-    """A process, and the number that the process has among the living workers."""
+    """A process, its name in the database once it is ready, and the number that chooses its GPU."""
 
     number: int
     process: BaseProcess
     connection: Connection
+    worker: str = ""
 
-    def death(self) -> Died:
+    def death(self) -> str:
         self.process.join(PATIENCE)
         code = self.process.exitcode
         if code is None or code >= 0:
-            return Died("its process ended" + (f" with exit code {code}; its output says why" if code else ""))
+            return "its process ended" + (f" with exit code {code}; its output says why" if code else "")
         name = signal.Signals(-code).name
         hint = ", as the system does when memory is short" if name == "SIGKILL" else ""
-        return Died(f"its process was ended by {name}{hint}")
+        return f"its process was ended by {name}{hint}"
 
 
-@dataclass(eq=False)
-class WorkerProcesses:
-    """The crew of spawned processes; a forked process would share the locks of this process's threads."""
-
-    setup: WorkerSetup
-    started: int = field(default=0, init=False)
-    _numbers: set[int] = field(default_factory=set, init=False)
-
-    def __post_init__(self) -> None:
-        _check_importable(self.setup)
-
-    def start(self) -> WorkerProcess:
-        number = next(number for number in count() if number not in self._numbers)
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs, self.setup, number, self.started > 0), daemon=True)
-        with _interrupts_ignored():  # the process inherits this, so that only this process handles interrupts
-            process.start()
-        theirs.close()
-        self.started += 1
-        self._numbers.add(number)
-        return WorkerProcess(number, process, ours)
-
-    def give(self, member: WorkerProcess, task: Task) -> None:
-        with suppress(OSError):  # the next news of a dead worker is its death
-            member.connection.send(task)
-
-    def news(self, members: Sequence[WorkerProcess]) -> list[tuple[WorkerProcess, News]]:
-        ready = wait([member.connection for member in members])
-        return [(member, self._received(member)) for member in members if member.connection in ready]
-
-    def _received(self, member: WorkerProcess) -> News:
-        try:
-            return member.connection.recv()
-        except (EOFError, OSError, pickle.UnpicklingError):
-            member.connection.close()
-            self._numbers.discard(member.number)  # free for the next worker, with the GPU of the number
-            return member.death()
-
-    def stop(self, idle: Collection[WorkerProcess], busy: Collection[WorkerProcess]) -> None:
-        """Let idle workers end by themselves, without leaving anything behind, and terminate busy workers."""
-        for member in (*idle, *busy):
-            member.connection.close()
-        for member in busy:
+def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable[[], Any]) -> None:
+    """Start processes that claim and commit, replace those that die, and end them with the work."""
+    _check_importable(setup)
+    living = [_started(run, setup, number) for number in range(count)]
+    failed_starts = 0
+    try:
+        while living:
+            ready = wait([each.connection for each in living], timeout=LOOK)
+            look()
+            for member in [each for each in living if each.connection in ready]:
+                news: str | Ended | None
+                try:
+                    news = member.connection.recv()
+                except (EOFError, OSError, pickle.UnpicklingError):
+                    news = None
+                if isinstance(news, str):
+                    member.worker, failed_starts = news, 0
+                    continue
+                living.remove(member)
+                if news is not None and news.error is None:
+                    continue
+                failed_starts += not member.worker
+                error = (news and news.error) or RuntimeError(f"workers die before they are ready: {member.death()}")
+                if member.worker:
+                    run.release(member.worker, member.death())
+                elif failed_starts >= STARTS or isinstance(error, ValueError | TypeError | OSError):
+                    raise error
+                if run.counts().keys() & {"pending", "claimed"}:
+                    living.append(_started(run, setup, member.number, silent=True))
+    finally:
+        for member in living:
             member.process.terminate()
-        for member in (stuck := _alive([*idle, *busy])):
-            member.process.kill()
-        _alive(stuck)
+        for member in living:
+            member.process.join(PATIENCE)
+            if member.process.is_alive():
+                member.process.kill()
+                member.process.join()
+            if member.worker:
+                run.release(member.worker)
 
 
-def _alive(members: Sequence[WorkerProcess]) -> list[WorkerProcess]:
-    """Wait for the ends of processes, and return the processes that have not ended in time."""
-    until = time.monotonic() + PATIENCE
-    for member in members:
-        member.process.join(max(0.0, until - time.monotonic()))
-    return [member for member in members if member.process.is_alive()]
+def _started(run: RunDatabase, setup: Setup, number: int, *, silent: bool = False) -> WorkerProcess:
+    context = multiprocessing.get_context("spawn")  # a fork would share the locks of this process's threads
+    ours, theirs = context.Pipe()
+    target = partial(_serve, theirs, run.path, setup, number, silent or number > 0)
+    process = context.Process(target=target, daemon=True)
+    with _interrupts_ignored():  # the process inherits this, so that only this process handles interrupts
+        process.start()
+    theirs.close()
+    return WorkerProcess(number, process, ours)
+
+
+def _serve(connection: Connection, path: Path, setup: Setup, number: int, silent: bool) -> None:
+    """Work in a process of its own; a ``silent`` worker does not repeat the warnings of the first while loading."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
+    gpus = torch.cuda.device_count()
+    try:
+        with warnings.catch_warnings():
+            if silent:
+                warnings.simplefilter("ignore")
+            evaluator = setup.evaluator(f"cuda:{number % gpus}" if gpus else None)
+        with joined(path) as run:
+            run.check_model(evaluator.fingerprint)
+            connection.send(worker_name())
+            work(run, setup, evaluator, longest_first=True, look=lambda: None)
+        connection.send(Ended())
+    except Exception as error:
+        with suppress(OSError):
+            connection.send(Ended(_picklable(error)))
 
 
 @contextmanager
@@ -395,7 +280,7 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _check_importable(setup: WorkerSetup) -> None:
+def _check_importable(setup: Setup) -> None:
     """Refuse a program, a function or methods that worker processes could not import."""
     main = sys.modules["__main__"]
     program = getattr(main, "__file__", None)
@@ -404,38 +289,16 @@ def _check_importable(setup: WorkerSetup) -> None:
     ways = "give its name, a folder, or a function of a module"
     if program is None and getattr(setup.load, "__module__", None) == "__main__":
         raise ValueError(f"workers cannot load the model by a function that is in no file: {ways}")
-    try:
-        pickle.dumps(setup.load)
-    except Exception as error:
-        raise ValueError(f"workers cannot load the model this way ({error}): {ways}") from None
-    try:
-        pickle.dumps(setup.entries)
-    except Exception as error:
-        way = "name the methods, or give functions of a module"
-        raise ValueError(f"workers cannot be given these methods ({error}): {way}") from None
-
-
-def serve(connection: Connection, setup: WorkerSetup, number: int, silent: bool) -> None:
-    """Evaluate the prompts that come through a connection, until the connection is closed.
-
-    A ``silent`` worker warns of nothing while it loads the model; the first worker gives the same warnings.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles interrupts
-    os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    parts = {
+        "load the model this way": (setup.load, ways),
+        "be given these methods": (setup.entries, "name the methods, or give functions of a module"),
+        "be given these metrics": (setup.own_metrics, "name the metrics, or give functions of a module"),
+    }
+    for what, (part, way) in parts.items():
         try:
-            with warnings.catch_warnings():
-                if silent:
-                    warnings.simplefilter("ignore")
-                evaluator = setup.evaluator(number)
-                connection.send(evaluator.identity)
+            pickle.dumps(part)
         except Exception as error:
-            connection.send(_picklable(error))
-            return
-        while True:
-            for outcome in evaluator.outcomes(connection.recv()):
-                connection.send(outcome)
-            connection.send(Finished())
+            raise ValueError(f"workers cannot {what} ({error}): {way}") from None
 
 
 def _picklable(error: Exception) -> Exception:
@@ -449,132 +312,95 @@ def _picklable(error: Exception) -> Exception:
 
 # ----------------------------------------------------------------------------------------------------------------- Ray
 class RayWorker:
-    """The object of a Ray actor. The first task loads the model, because an error in `__init__` loses its type."""
+    """The object of a Ray actor. The first call loads the model, because an error in `__init__` loses its type."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.evaluator: PromptEvaluator
 
-    def load(self) -> Identity:
+    def load(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         self.evaluator = self.setup.evaluator()
-        return self.evaluator.identity
+        return self.evaluator.fingerprint, versions()
 
-    def work(self, task: Task) -> Iterator[Outcome]:
+    def work(self, task: Task) -> Iterator[Any]:
         yield from self.evaluator.outcomes(task)
 
 
-@dataclass(eq=False)
-class RayActors:
-    """The crew of Ray actors, with ``gpus`` GPUs (or a part of a GPU) and a CPU per thread each.
-
-    ``address`` or the environment variable ``RAY_ADDRESS`` names a running cluster; without an address, Ray is started
-    on this machine, and ended by `stop`.
-    """
-
-    setup: WorkerSetup
-    count: int
-    gpus: float
-    address: str | None
-    _ray: Any = field(init=False)
-    _started_ray: bool = field(init=False, default=False)
-    _answers: dict[Any, Any] = field(init=False, default_factory=dict)  # the awaited answers, by actor
-
-    def __post_init__(self) -> None:
-        self._ray = extra("ray", "--engine ray")
-        if not self._ray.is_initialized():
-            self._start_ray()
-        try:
-            self._check_room()
-        except ValueError:
-            self.stop((), ())
-            raise
-
-    def _start_ray(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        address = self.address or os.environ.get("RAY_ADDRESS")
-        local = {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
-        # Without an address, Ray would join the cluster that a killed command left running: "local" starts another.
-        try:
-            self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else local))
-        except ConnectionError as error:
-            hint = "is it running? If it wants a token, set RAY_AUTH_MODE=token"
-            raise ConnectionError(f"{str(error).rstrip('.')}: {hint}") from None
-        self._started_ray = True
-
-    def _check_room(self) -> None:
-        """Refuse more workers than the nodes have room for: Ray would wait forever."""
-        needed = {kind: size for kind, size in {"CPU": self.setup.threads, "GPU": self.gpus}.items() if size}
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = sum(min(int(node.get(kind, 0) / size) for kind, size in needed.items()) for node in nodes)
-        if room < self.count:
-            each = " and ".join(f"{size:g} {kind}{'s' if size > 1 else ''}" for kind, size in needed.items())
-            raise ValueError(
-                f"the Ray cluster has room for {room} workers with {each} each, and {self.count} are asked for: ask "
-                "for fewer workers, or for less per worker (--threads, --gpus)"
-            )
-
-    def start(self) -> Any:
-        kind = self._ray.remote(num_cpus=self.setup.threads, num_gpus=self.gpus, max_restarts=0)(RayWorker)
-        actor = kind.remote(self.setup)
-        self._answers[actor] = actor.load.remote()
-        return actor
-
-    def give(self, member: Any, task: Task) -> None:
-        self._answers[member] = member.work.options(num_returns="streaming").remote(task)
-
-    def news(self, members: Sequence[Any]) -> list[tuple[Any, News]]:
-        waiting = {self._answers[member]: member for member in members}
-        ready, _ = self._ray.wait([*waiting], num_returns=1)
-        return [(waiting[answer], self._received(answer)) for answer in ready]
-
-    def _received(self, answer: Any) -> News:
-        """Return an answer, or the next answer of a stream."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(answer if isinstance(answer, self._ray.ObjectRef) else next(answer))
-        except StopIteration:
-            return Finished()
-        except errors.RayTaskError as error:
-            return error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
-        except errors.RayError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            return RuntimeError(lines[-1]) if "creation task" in lines[0] else Died(lines[0])
-
-    def stop(self, idle: Collection[Any], busy: Collection[Any]) -> None:
-        for member in (*idle, *busy):
-            self._ray.kill(member)
-        if self._started_ray:
-            self._ray.shutdown()
-
-
-# ------------------------------------------------------------------------------------------------------------- engines
-@contextmanager
-def working(
-    model: Any, entries: Mapping[str, Explainer], workers: Workers, most: int
-) -> Iterator["ThisProcess | Pool"]:
-    """Start workers for at most ``most`` prompts, and end the workers with the block."""
-    if workers.here:
-        with threadpool_limits(workers.threads), _torch_threads(workers.threads):
-            yield ThisProcess(PromptEvaluator(loaded(model), entries))
-        return
-    number = max(1, min(workers.count, most))  # without prompts, a worker still identifies the model
-    gpus = torch.cuda.device_count() if workers.engine == "local" else 0
-    setup = WorkerSetup(loader(model), entries, workers.threads_each, gpus)
-    ray = workers.engine == "ray"
-    crew = RayActors(setup, number, workers.gpus, workers.address) if ray else WorkerProcesses(setup)
-    pool = Pool(crew, number, workers.retries)
+def work_on_ray(run: RunDatabase, setup: Setup, workers: Workers, count: int, look: Callable[[], Any]) -> None:
+    """Claim prompts for the actors of a Ray cluster, and commit what they return."""
+    ray = extra("ray", "--engine ray")
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(ray, workers, count)
     try:
-        pool.start()
-        yield pool
+        _check_room(ray, workers, count)
+        kind = ray.remote(num_cpus=workers.threads_each, num_gpus=workers.gpus, max_restarts=0)(RayWorker)
+        with run.renewing(*(names := [f"{worker_name()}/{number}" for number in range(count)])):
+            _work_of_actors(ray, run, setup, {name: kind.remote(setup) for name in names}, kind, look)
     finally:
-        pool.stop()
+        if started:
+            ray.shutdown()
 
 
-@contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
+def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, Any], kind: Any, look: Any) -> None:
+    answers: dict[str, Any] = {name: actor.load.remote() for name, actor in actors.items()}
+    claims: dict[str, Claim | None] = dict.fromkeys(actors)
+    deaths = 0
+    while answers:
+        waiting = {answer: name for name, answer in answers.items()}
+        ready, _ = ray.wait([*waiting], num_returns=1, timeout=LOOK)
+        look()
+        for answer in ready:
+            name = waiting[answer]
+            try:
+                result = ray.get(answer if isinstance(answer, ray.ObjectRef) else next(answer))
+            except StopIteration:
+                result = None
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error)) from None
+            except ray.exceptions.RayError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+                deaths += 1
+                if "creation task" in lines[0] or (claims[name] is None and deaths >= STARTS):
+                    raise RuntimeError(lines[-1]) from None
+                run.release(name, lines[0])
+                actors[name], claims[name] = kind.remote(setup), None
+                answers[name] = actors[name].load.remote()
+                continue
+            if isinstance(result, tuple) and claims[name] is None:  # the actor is ready
+                fingerprint, theirs = result
+                run.check_model(fingerprint)
+                if different := [part for part, version in versions().items() if theirs.get(part) != version]:
+                    raise ValueError(f"a worker has another installation (other {', '.join(different)})")
+            elif result is not None and run.commit(claims[name], *result):  # type: ignore[arg-type]
+                continue
+            claims[name] = claim = run.claim(name, setup.metrics, longest_first=True)
+            if claim is None:
+                del answers[name]
+            else:
+                answers[name] = actors[name].work.options(num_returns="streaming").remote(setup.task(claim))
+
+
+def _start_ray(ray: Any, workers: Workers, count: int) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = workers.address or os.environ.get("RAY_ADDRESS")
+    local = {"num_cpus": count * workers.threads_each, "include_dashboard": False}
+    # Without an address, Ray would join the cluster that a killed command left running: "local" starts another.
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else local))
+    except ConnectionError as error:
+        hint = "is it running? If it wants a token, set RAY_AUTH_MODE=token"
+        raise ConnectionError(f"{str(error).rstrip('.')}: {hint}") from None
+
+
+def _check_room(ray: Any, workers: Workers, count: int) -> None:
+    """Refuse more workers than the nodes have room for: Ray would wait forever."""
+    needed = {kind: size for kind, size in {"CPU": workers.threads_each, "GPU": workers.gpus}.items() if size}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = sum(min(int(node.get(kind, 0) / size) for kind, size in needed.items()) for node in nodes)
+    if room < count:
+        each = " and ".join(f"{size:g} {kind}{'s' if size > 1 else ''}" for kind, size in needed.items())
+        raise ValueError(
+            f"the Ray cluster has room for {room} workers with {each} each, and {count} are asked for: ask for fewer "
+            "workers, or for less per worker (--threads, --gpus)"
+        )

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from heta_lens._util.files import (
     regular_file,
     write_atomically,
 )
-from heta_lens.evaluation.json_lines import JsonLinesFile
 
 
 @pytest.mark.parametrize(
@@ -146,34 +145,3 @@ def test_two_outputs_that_are_one_file_are_refused(how: str, tmp_path: Path, mon
     for paths in ((one, other), (str(tmp_path / one), other), (Path(other), one)):
         with pytest.raises(ValueError, match=r"--html .* and --save .* are the same file: give two files"):
             check_distinct({"--html": paths[0], "--other": None, "--save": paths[1]})
-
-
-def number(value: Mapping[str, Any]) -> int:
-    if "n" not in value:
-        raise ValueError("it has no n")
-    return value["n"]
-
-
-def lines(folder: Path) -> JsonLinesFile[int]:
-    return JsonLinesFile(folder / "numbers.jsonl", number, "numbers", "write them again")
-
-
-def test_what_was_appended_is_read_in_its_order(tmp_path: Path) -> None:
-    for n in (3, 1, 2):
-        lines(tmp_path).append({"n": n, "text": "\u2028 | \n \udc80"})
-    assert lines(tmp_path).read() == [3, 1, 2]
-    assert lines(tmp_path).repair() == 0
-
-
-@pytest.mark.parametrize("bad", [b"{", b"[1]", b'{"m": 1}', b'{"n": NaN}', b"\xff\xfe"])
-def test_a_damaged_line_is_skipped_and_then_set_aside(bad: bytes, tmp_path: Path) -> None:
-    file = lines(tmp_path)
-    file.append({"n": 1})
-    with file.path.open("ab") as raw:
-        raw.write(bad + b"\n")
-    file.append({"n": 2})
-    with pytest.warns(UserWarning, match=r"1 of 3 lines of .* are not numbers \(line 2: .*\) and are skipped: write"):
-        assert file.read() == [1, 2]
-    with pytest.warns(UserWarning, match=r"moved to numbers\.rejected\.jsonl"):
-        assert file.repair() == len(bad) + 1
-    assert file.read() == [1, 2] and file.rejected.read_bytes() == bad + b"\n"

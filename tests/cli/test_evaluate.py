@@ -1,6 +1,5 @@
 """``evaluate``, ``report``, ``merge``, ``reproduce``, ``fit-at2`` and ``attribute-dataset``, as a user types them."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +7,7 @@ import pytest
 
 import heta_lens
 from helpers.evaluating import run
+from heta_lens.evaluation.run_database import reading
 from heta_lens.methods.at2 import HeadWeights
 from heta_lens.metrics import METRICS
 
@@ -85,17 +85,18 @@ def test_head_weights_are_fitted_and_used(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
-    source, saved, out = tmp_path / "p.csv", tmp_path / "all.parquet", tmp_path / "out"
+    source, out = tmp_path / "p.csv", tmp_path / "out"
     source.write_text(
         "story,label\nThe whistle of Tom was placed in the, jar\nThe ladder of Enzo was placed in the, jar\n"
     )
-    options = ["--field", "text=story", "--field", "answer=label", "--save", str(saved)]
+    options = ["--field", "text=story", "--field", "answer=label", "--export", "parquet"]
     done = run("attribute-dataset", str(source), "--out", str(out), "-m", "random,recency", *options)
-    assert done.exit_code == 0 and "4 attributions of 2 prompts: " in done.output and str(saved) in done.output
+    assert done.exit_code == 0 and "4 attributions of 2 prompts: " in done.output and "scores.parquet" in done.output
     scores = heta_lens.load_scores(out)
     assert scores.methods == ("random", "recency") and scores[0].target_text == " jar"
-    assert sorted(pd.read_parquet(saved)["prompt"]) == ["p-0", "p-0", "p-1", "p-1"]
-    facts = json.loads((out / "run.json").read_text())
+    assert sorted({*pd.read_parquet(out / "scores.parquet")["prompt"]}) == ["p-0", "p-1"]
+    with reading(out) as database:
+        facts = database.run
     assert facts["model"] == "demo" and facts["source"].endswith("p.csv") and facts["metrics"] == {}
 
 
@@ -103,8 +104,7 @@ def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["p.txt"], "'p.txt' is no source of prompts"),
-        (["recall", "--save", "x.xlsx"], "the suffix of --save x.xlsx='.xlsx' is not one of '.jsonl'"),
-        (["recall", "--save", "no/x.csv"], "no/x.csv cannot be written"),
+        (["recall", "--export", "xlsx"], "--export='xlsx' is not one of 'csv', 'jsonl', 'parquet'"),
         (["recall", "--field", "text=x"], "has no effect: the suite is read by its own fields"),
         (["recall", "-o", "limit=3"], "-o limit=3 is not an option of a suite: use --limit"),
         (["hf:/nowhere/at-all"], "the train split of /nowhere/at-all could not be read"),

@@ -9,7 +9,6 @@ import pytest
 
 from helpers import ROOT
 from helpers.evaluating import run
-from heta_lens.evaluation.saved_scores import load_scores
 
 SCHEMAS = json.loads((ROOT / "docs" / "command_output.schema.json").read_text())
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
@@ -52,22 +51,13 @@ def test_patching() -> None:
 
 
 @pytest.mark.slow
-def test_an_attribution_is_a_line_that_load_scores_reads(tmp_path: Path) -> None:
-    printed = document("attribute", "The key is in the", "--method", "leave_one_out")
-    (tmp_path / "scores.jsonl").write_text(json.dumps(printed["attribution"]) + "\n")
-    (attribution,) = load_scores(tmp_path)
-    assert attribution.scores.tolist() == pytest.approx(printed["attribution"]["score"], rel=1e-6)
-    assert attribution.method == "leave_one_out"
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("default:merged what there is:UserWarning")
 def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
     out, scores, other, board = (str(tmp_path / name) for name in ("o", "s", "other", "board"))
     recall = "recall", "--limit", "4", "-m", "recency,random"
-    printed = document("attribute-dataset", *recall, "--out", scores, "--save", str(tmp_path / "s.csv"))
+    printed = document("attribute-dataset", *recall, "--out", scores, "--export", "csv")
     assert (printed["attributions"], printed["prompts"], printed["failed"]) == (8, 4, [])
-    assert printed["saved"] == [str(tmp_path / "s.csv")] and Path(printed["scores"]).exists()
+    assert printed["exported"] == [str(Path(scores) / "scores.csv")] and Path(printed["scores"]).exists()
     printed = document("evaluate", *recall, "--metrics", "f1", "--out", out)
     results = {(row["metric"], row["method"]): row for row in printed["results"]}
     assert {*results} == {("f1", "recency"), ("f1", "random")}

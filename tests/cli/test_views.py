@@ -109,7 +109,7 @@ def test_scores_of_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.exit_code == 0, done.output
     every = read_saved([tmp_path])
     assert len(every) == 4 and len({each.name for each in every}) == 4
-    prompt, file = heta_lens.load_scores(tmp_path).prompts[1], tmp_path / "scores.jsonl"
+    prompt, file = heta_lens.load_scores(tmp_path).prompts[1], tmp_path / "run.sqlite"
     (only,) = read_saved([file], prompt, "random")
     assert only.name == f"{file} {prompt} random" and vars(only.result)["method"] == "random"
     (each, *_), one = heta_lens.load_scores(tmp_path), tmp_path / "one.safetensors"

@@ -22,7 +22,7 @@ from heta_lens.evaluation.external_scores import (
     write_scores,
 )
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.run_folder import read_records
+from heta_lens.evaluation.run_database import read_records
 from heta_lens.model.loading import DEMO
 
 INSEQ = ROOT / "tests" / "helpers" / "inseq_saved.json"  # by inseq 0.6: ``out.aggregate().save(path)``
@@ -93,8 +93,7 @@ def test_words_are_shared_out_on_the_tokens_they_consist_of(tmp_path: Path) -> N
 
 def test_our_own_scores_are_such_a_file(tmp_path: Path) -> None:
     scores = heta_lens.attribute_dataset(demo(), [STORY], "leave_one_out", out=tmp_path / "run", progress=False)
-    scores.save(tmp_path / "all.parquet")
-    for path in (tmp_path / "run", tmp_path / "run" / "scores.jsonl", tmp_path / "all.parquet"):
+    for path in (tmp_path / "run", tmp_path / "run" / "run.sqlite"):
         made = scores_on(path)
         assert torch.equal(made.scores.float(), scores[0].scores) and made.method == "leave_one_out"
 

@@ -1,16 +1,17 @@
 """Leaderboards: wins, losses and ranks over several evaluations, with one correction for all."""
 
-import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.evaluating import recorded
 from heta_lens.evaluation.report.figures import frontier
 from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
 from heta_lens.evaluation.report.results import summary
-from heta_lens.evaluation.run_folder import RECORDS, RUN
+from heta_lens.evaluation.run_database import Record
 from heta_lens.evaluation.statistics import corrected
 
 METRICS = {
@@ -23,23 +24,17 @@ LEVELS = {"heta": 0.5, "better": 0.8, "same": 0.5, "worse": 0.2}
 
 def evaluation(folder: Path, suite: str, methods: dict[str, float], n: int = 40, seed: int = 0) -> Path:
     """Of a metric that is more for better methods, and one that is less."""
-    folder.mkdir()
     named = {name: {"method": name, "options": {}} for name in methods}
     run = {"suite": suite, "model": "m", "methods": named, "metrics": METRICS, "instances": n}
-    (folder / RUN).write_text(json.dumps(run))
     noise = np.random.default_rng(seed)
-    lines = []
+    found = []
     for number in range(n):
         for cost, (method, level) in enumerate(methods.items(), 1):
             value = float(np.clip(level + noise.normal(0, 0.1), 0, 1))
-            lines.append(
-                {
-                    **{"instance": f"{number:03d}", "method": method, "template": f"t{number}", "seconds": cost / 10},
-                    **{"values": {"good": value, "bad": 1 - value}, "forwards": 10 * cost, "backwards": 4, "hvps": 1},
-                }
-            )
-    (folder / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+            values = {"good": value, "bad": 1 - value}
+            costs: Any = {"seconds": cost / 10, "forwards": 10 * cost, "backwards": 4, "hvps": 1}
+            found.append(Record(f"{number:03d}", method, f"t{number}", values, **costs))
+    return recorded(folder, run, found)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from heta_lens.evaluation.prompt_evaluation import (
     ranges,
     record_of,
 )
+from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.metrics import METRICS
 
 
@@ -28,7 +29,8 @@ def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
     for instance in suite("recall", limit=2):
         record = found[instance.id, told]
         case = case_of(instance)
-        assert [tuple(one) for one in record.options["query"]] == [*ranges(case.positions("question"))]
+        query = load_scores(tmp_path)[instance.id, told].options["query"]
+        assert [tuple(one) for one in query] == [*ranges(case.positions("question"))]
         assert not record.failed and record.tokens == len(case.prediction) and record.correct
 
 
@@ -68,18 +70,19 @@ def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(prompt_evaluation, "ask", lambda *given: (calls.update([given[1].id]), ask(*given))[1])
     named = {entry.label: entry for entry in entries("recency", "random", "leave_one_out")}
     (prompt,) = suite("recall", limit=1)
-    outcomes = [*PromptEvaluator(demo(), named).outcomes(Task(7, prompt, dict.fromkeys(named, ("f1",))))]
+    task = Task(prompt, {label: {"f1": METRICS["f1"]} for label in named})
+    outcomes = [*PromptEvaluator(demo(), named).outcomes(task)]
     assert calls == {prompt.id: 1}
     assert [outcome.record.method for outcome in outcomes] == [*named]
-    for record, scores in outcomes:
+    for record, attribution in outcomes:
         assert set(record.values) == {"f1"}
         assert record.log_prob == pytest.approx(float(ask(demo(), prompt).log_probs.max()))
-        assert scores is not None and (scores.key, scores.number) == (record.key, 7)
+        assert attribution is not None and len(attribution) == record.tokens
 
 
 def test_a_prompt_that_cannot_be_asked_fails_for_every_method() -> None:
     named = {entry.label: entry for entry in entries("recency", "random")}
     prompt = Instance("strange", "It is in the", " qwertyuiop")
-    outcomes = [*PromptEvaluator(demo(), named).outcomes(Task(0, prompt, dict.fromkeys(named, ())))]
+    outcomes = [*PromptEvaluator(demo(), named).outcomes(Task(prompt, {label: {} for label in named}))]
     assert [outcome.record.method for outcome in outcomes] == [*named]
-    assert all(outcome.record.failed and outcome.scores is None for outcome in outcomes)
+    assert all(outcome.record.failed and outcome.attribution is None for outcome in outcomes)

@@ -1,7 +1,6 @@
 """Reports of made-up records: cells, tables, pages, figures and files."""
 
 import csv
-import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,12 @@ import pandas as pd
 import pytest
 from scipy.optimize import brentq
 
+from helpers.evaluating import recorded
 from heta_lens.evaluation.report.document import Heading, Notes, Paragraph, Table, markdown, page, sheet
 from heta_lens.evaluation.report.figures import BETTER, WORSE, mark
 from heta_lens.evaluation.report.folder_report import write_report
 from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
-from heta_lens.evaluation.run_folder import RECORDS, RUN, Record, append
+from heta_lens.evaluation.run_database import RUN, Record
 from heta_lens.evaluation.statistics import corrected, difference
 
 METRICS = {
@@ -91,11 +91,7 @@ def records() -> list[Record]:
 
 
 def folder_of(folder: Path, found: Sequence[Record], run: Mapping[str, Any] = RUNS) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / RUN).write_text(json.dumps(run))
-    for one in found:
-        append(folder, one)
-    return folder
+    return recorded(folder, run, found)
 
 
 def mean_of(method: str, metric: str, numbers: Sequence[int] = range(N)) -> float:
@@ -109,7 +105,7 @@ def texts(page: ElementTree.Element) -> str:
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in (RUN, RECORDS)]
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != RUN]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -135,7 +131,6 @@ def changed(**metrics: Mapping[str, Any]) -> dict[str, Any]:
     [
         (lambda: changed(dsa={"better": "most", "aggregate": "mean"}), "dsa: better='most' is not one of more, less"),
         (lambda: changed(dsa={"better": "more", "aggregate": "sum"}), "dsa: aggregate='sum' is not one of mean, log_r"),
-        (lambda: {**RUNS, "methods": {}}, "names no methods"),
         (lambda: {**RUNS, "metrics": {}}, "holds scores and no metrics"),
     ],
 )
@@ -289,10 +284,12 @@ def test_the_page_is_well_formed_and_needs_nothing(written: Path) -> None:
 @pytest.mark.parametrize(("templates", "said"), [(3, True), (12, False)])
 def test_a_report_says_where_no_difference_could_be_told(tmp_path: Path, templates: int, said: bool) -> None:
     run = {"methods": {name: {"method": name} for name in ("heta", "b")}, "metrics": {"f1": {}}, "instances": templates}
-    (tmp_path / RUN).write_text(json.dumps(run))
-    for at in range(templates):
-        for name, value in {"heta": 1.0, "b": 0.0}.items():
-            append(tmp_path, Record(f"{at}", name, f"template {at}", {"f1": value}))
+    values = {"heta": 1.0, "b": 0.0}.items()
+    folder_of(
+        tmp_path,
+        [Record(f"{at}", name, f"template {at}", {"f1": value}) for at in range(templates) for name, value in values],
+        run,
+    )
     write_report(tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert (f"p is at least {2 / templates**templates:.2g}" in text) is said
@@ -311,7 +308,7 @@ def test_notes_say_what_is_meant(written: Path) -> None:
     assert "bias: nearer 0 is better; a mean over instances. The difference is that of the distances" in text
     assert "Variant: of sums. Source: ours." in text
     assert "soft_nc: more is better; ln of the sum" in text
-    assert "Versions: torch=2.6" in text and "Options of the suite: hops=1" in text
+    assert "Versions: " in text and "Options of the suite: hops=1" in text
     assert "| lime samples=80 | lime | samples=80 |" in text
 
 

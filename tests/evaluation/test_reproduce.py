@@ -25,7 +25,7 @@ from heta_lens.evaluation.reproduce.cells import (
     printed,
 )
 from heta_lens.evaluation.reproduce.rows import CONFIGURATIONS, Effort, recombined
-from heta_lens.evaluation.run_folder import Record
+from heta_lens.evaluation.run_database import Record
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.metrics import relative_change
 from heta_lens.model import loading

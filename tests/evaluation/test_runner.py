@@ -15,8 +15,7 @@ from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import evaluate, write_report
 from heta_lens.evaluation.report.results import summary
-from heta_lens.evaluation.run_folder import RECORDS, read_records, read_run
-from heta_lens.evaluation.saved_scores import SCORES
+from heta_lens.evaluation.run_database import RUN, read_records, reading
 from heta_lens.metrics import Metric
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
@@ -34,8 +33,10 @@ def test_methods_are_names_objects_or_functions_and_resume(tmp_path: Path) -> No
         evaluate(model, prompts, methods, "evidence_mass", str(tmp_path), progress=False)
     records = read_records(tmp_path)
     assert sorted(record.method for record in records) == sorted(["random", "lime samples=9", "length"] * 2)
-    assert all(record.values["evidence_mass"] is not None and record.versions == versions() for record in records)
-    recipes = read_run(tmp_path)["methods"]
+    assert all(record.values["evidence_mass"] is not None for record in records)
+    with reading(tmp_path) as database:
+        recipes = database.run["methods"]
+        assert database.run["versions"] == versions()
     assert recipes["lime samples=9"] == {"method": "lime", "options": {"samples": 9}}
     assert recipes["length"]["method"].endswith("test_runner.length")
 
@@ -117,18 +118,18 @@ def test_wrong_requests_are_refused_before_any_work(message: str, tmp_path: Path
 def test_a_folder_takes_more_methods_and_no_other_evaluation(tmp_path: Path) -> None:
     some = suite("recall", limit=2)
     evaluated(tmp_path, some, "random", metrics=["morf"])
-    before = (tmp_path / RECORDS).read_bytes()
+    before = read_records(tmp_path)
     evaluated(tmp_path, some, "random", metrics=["morf"])
-    assert (tmp_path / RECORDS).read_bytes() == before
+    assert read_records(tmp_path) == before
     with pytest.raises(ValueError, match=r"other methods: .* \(methods: random; metrics: morf\), to which methods may"):
         evaluated(tmp_path, some, "recency", metrics=["morf"])
     with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
         evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
     with pytest.raises(ValueError, match="holds an evaluation with other texts: give another folder"):
         evaluated(tmp_path, suite("recall", limit=2, seed=1), "random", metrics=["morf"])
-    assert (tmp_path / RECORDS).read_bytes() == before
+    assert read_records(tmp_path) == before
     evaluated(tmp_path, some, "recency", "random", metrics=["morf"])
-    assert (tmp_path / RECORDS).read_bytes().startswith(before)
+    assert [record for record in read_records(tmp_path) if record.method == "random"] == before
     assert [record.method for record in read_records(tmp_path)] == ["random", "recency"] * 2
     assert summary(tmp_path).methods == ("recency", "random")
 
@@ -172,7 +173,7 @@ def test_mistakes_get_one_sentence(
     monkeypatch.chdir(tmp_path)
     done = run(*words)
     assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.output
-    assert not (tmp_path / "x" / RECORDS).exists()
+    assert not (tmp_path / "x" / RUN).exists()
 
 
 # ------------------------------------------------------------------------------------------------------------ data sets
@@ -200,9 +201,7 @@ def test_scores_are_the_scores_of_attribute_from_one_cache_per_prompt(
 
 
 @pytest.mark.slow
-def test_interrupted_runs_resume_and_lost_scores_are_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attributed(tmp_path / "whole", 3)
     method, calls = heta_lens.METHODS["input_x_gradient"], []
     explain = method.explain
@@ -216,13 +215,10 @@ def test_interrupted_runs_resume_and_lost_scores_are_computed_again(
     monkeypatch.setattr(method, "explain", stopped)
     with pytest.raises(KeyboardInterrupt):
         attributed(tmp_path / "cut", 3)
-    assert len((tmp_path / "cut" / SCORES).read_text().splitlines()) == 3
-    for lines in (6, 6):
-        resumed = attributed(tmp_path / "cut", 3)
-        assert len((tmp_path / "cut" / SCORES).read_text().splitlines()) == lines
-        assert resumed.names == whole.names
-        assert all(torch.equal(one.scores, other.scores) for one, other in zip(resumed, whole, strict=True))
-        (tmp_path / "cut" / SCORES).unlink()
+    assert len(heta_lens.load_scores(tmp_path / "cut")) == 3
+    resumed = attributed(tmp_path / "cut", 3)
+    assert resumed.names == whole.names
+    assert all(torch.equal(one.scores, other.scores) for one, other in zip(resumed, whole, strict=True))
 
 
 def test_failures_can_be_repeated_and_methods_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,11 @@
 """Workers give the results of one process; a worker's death costs one method of a prompt."""
 
 import importlib
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,137 +17,14 @@ from threadpoolctl import threadpool_info
 
 import heta_lens
 from helpers.evaluating import demo, entries
-from heta_lens._util.python import versions
-from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
-from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, Task
-from heta_lens.evaluation.run_folder import Record, read_records
+from heta_lens.evaluation.run_database import RUN, read_records
 from heta_lens.evaluation.saved_scores import load_scores
-from heta_lens.evaluation.workers import (
-    Died,
-    Finished,
-    News,
-    Pool,
-    RayActors,
-    WorkerProcesses,
-    WorkerSetup,
-    limit_threads,
-)
+from heta_lens.evaluation.workers import Setup, work_in_processes
 from heta_lens.model.loading import load_model
 
-ME = Identity({"weights": "a", "config": "b", "tokenizer": "c"}, versions())
-SETUP = WorkerSetup(partial(load_model, "demo"), {}, 1)
-
-
-# ---------------------------------------------------------------------------------------------------------- scheduling
-def tasks(*lengths: int) -> list[Task]:
-    """Prompts of these numbers of characters, with the number as the name."""
-    return [
-        Task(number, Instance(str(length), "x" * length, " a"), {"m": ("f1",)}) for number, length in enumerate(lengths)
-    ]
-
-
-def all_done(task: Task) -> list[News]:
-    return [*(Outcome(Record(task.instance.id, label)) for label in task.pending), Finished()]
-
-
-@dataclass
-class FakeCrew:
-    """Workers are numbers. The worker at work for the longest time answers first, as ``answer`` says."""
-
-    answer: Callable[[int, Task], list[News]] = lambda _, task: all_done(task)
-    begin: Callable[[int], News] = lambda _: ME
-    given: list[tuple[int, str]] = field(default_factory=list)
-    at_work: dict[int, list[News]] = field(default_factory=dict)
-    stopped: list[int] = field(default_factory=list)
-    started: int = 0
-
-    def start(self) -> int:
-        self.started += 1
-        self.at_work[self.started] = [self.begin(self.started)]
-        return self.started
-
-    def give(self, member: int, task: Task) -> None:
-        assert not self.at_work.get(member), "it has one prompt already"
-        self.given.append((member, task.instance.id))
-        self.at_work[member] = self.answer(member, task)
-
-    def news(self, members: Sequence[int]) -> list[tuple[int, News]]:
-        first = next(iter(self.at_work))
-        assert first in members
-        news, *more = self.at_work.pop(first)
-        if more:
-            self.at_work[first] = more
-        return [(first, news)]
-
-    def stop(self, idle: Collection[int], busy: Collection[int]) -> None:
-        self.stopped += [*idle, *busy]
-
-
-def worked(crew: FakeCrew, todo: list[Task], count: int = 2, retries: int = 2) -> list[Record]:
-    pool = Pool(crew, count, retries)
-    pool.start()
-    records = [outcome.record for outcome in pool.outcomes(todo)]
-    pool.stop()
-    assert 1 <= len(crew.stopped) <= count
-    return records
-
-
-def test_the_longest_prompts_come_first_and_no_worker_has_two() -> None:
-    crew = FakeCrew()
-    records = worked(crew, tasks(3, 9, 1, 5))
-    assert [name for _, name in crew.given] == ["9", "5", "3", "1"]
-    assert sorted(record.instance for record in records) == ["1", "3", "5", "9"]
-    assert worked(FakeCrew(), [], count=1) == []
-    pool = Pool(crew := FakeCrew(), 3, 2)
-    pool.start()
-    for written, _ in enumerate(pool.outcomes(tasks(*range(1, 40)))):  # results wait to be written
-        assert len(crew.given) <= written + 1 + 3
-
-
-@pytest.mark.parametrize(("retries", "deaths"), [(2, 1), (0, 1), (2, 3)])
-def test_a_death_costs_one_method_of_a_prompt(retries: int, deaths: int) -> None:
-    died: list[int] = []
-
-    def answer(member: int, task: Task) -> list[News]:
-        labels = [*task.pending]
-        if task.instance.id == "9" and "n" in labels and len(died) < deaths:
-            died.append(member)
-            return [*all_done(task)[: labels.index("n")], Died("it fell")]
-        return all_done(task)
-
-    crew = FakeCrew(answer)
-    todo = [task._replace(pending={"m": (), "n": (), "o": ()}) for task in tasks(3, 9, 1)]
-    records = worked(crew, todo, retries=retries)
-    assert sorted(record.key for record in records) == sorted((name, label) for name in "139" for label in "mno")
-    workers = "3 workers, one after the other," if retries else "the worker"
-    failed = {record.key: record.failed for record in records if record.failed}
-    assert failed == ({("9", "n"): f"{workers} died of this method: it fell"} if deaths > retries else {})
-    assert [name for _, name in crew.given].count("9") == deaths + 1
-    assert crew.started == 2 + deaths
-
-
-def test_failed_starts_end_the_run_only_without_a_ready_worker() -> None:
-    with pytest.raises(RuntimeError, match="workers die before they are ready, the last: no memory"):
-        worked(FakeCrew(begin=lambda _: Died("no memory")), tasks(1))
-    with pytest.raises(ValueError, match="no such model"):
-        worked(FakeCrew(begin=lambda _: ValueError("no such model")), tasks(1))
-    crew = FakeCrew(begin=lambda member: ME if member == 3 else Died("no memory"))
-    assert len(worked(crew, tasks(1, 2, 3), retries=5)) == 3
-    crew = FakeCrew(begin=lambda member: ValueError("no room on this card") if member > 1 else ME)
-    pool = Pool(crew, 2, 2)
-    pool.start()
-    assert len([*pool.outcomes(tasks(*range(1, 9)))]) == 8 and crew.started <= 2 + 2
-
-
-def test_a_worker_with_another_model_or_other_versions_is_refused() -> None:
-    other = ME._replace(fingerprint={**ME.fingerprint, "weights": "z"})
-    with pytest.raises(ValueError, match=r"a worker has another model \(other weights\)"):
-        worked(FakeCrew(begin=lambda member: ME if member == 1 else other), tasks(1, 2))
-    old = ME._replace(versions={**ME.versions, "torch": "1.0"})
-    with pytest.raises(ValueError, match=r"a worker has another installation \(other torch\)"):
-        worked(FakeCrew(begin=lambda _: old), tasks(1))
+SETUP = Setup(partial(load_model, "demo"), {}, (), {}, {}, 1)
 
 
 # --------------------------------------------------------------------------------------------------------------- setup
@@ -161,7 +36,6 @@ def test_a_worker_with_another_model_or_other_versions_is_refused() -> None:
         ({"count": 2, "gpus": 0.5}, "gpus=0.5 is for engine='ray'"),
         ({"count": 2, "address": "auto"}, "address='auto' is for engine='ray'"),
         ({"threads": 0}, "threads=0 must be at least 1"),
-        ({"retries": -1}, "retries=-1 must be at least 0"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -177,7 +51,7 @@ def test_the_cores_are_divided_and_threads_of_all_libraries_are_limited(monkeypa
         assert Workers(3, threads=4).threads_each == 4
     torch.set_num_threads(2)
     try:
-        limit_threads(1)
+        SETUP.evaluator()
         assert torch.get_num_threads() == 1
         assert {library["num_threads"] for library in threadpool_info()} == {1}
     finally:
@@ -186,7 +60,7 @@ def test_the_cores_are_divided_and_threads_of_all_libraries_are_limited(monkeypa
 
 def test_a_function_that_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
     with pytest.raises(ValueError, match="give its name, a folder, or a function of a module"):
-        WorkerProcesses(WorkerSetup(lambda: None, {}, 1))
+        work_in_processes(Any, Setup(lambda: None, {}, (), {}, {}), 2, lambda: None)
 
 
 PROGRAM = """
@@ -211,21 +85,6 @@ def test_a_program_that_workers_cannot_import_is_refused(
     command = [sys.executable, *words, *([program] if words == ["-c"] else [])]
     done = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and message in done.stderr
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_idle_workers_end_by_themselves_and_stuck_workers_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = WorkerProcesses(SETUP)
-    idle, stopped = crew.start(), crew.start()
-    for member in (idle, stopped):
-        crew.news([member])
-    os.kill(stopped.process.pid or 0, signal.SIGSTOP)  # it heeds nothing but SIGKILL
-    crew.stop([stopped], [])
-    monkeypatch.setattr("heta_lens.evaluation.workers.PATIENCE", 120.0)  # a busy machine takes long
-    crew.stop([idle], [])
-    assert idle.process.exitcode == 0 and stopped.process.exitcode == -signal.SIGKILL
 
 
 def heed_interrupts() -> None:
@@ -242,9 +101,8 @@ def test_workers_end_with_the_command_and_finished_results_are_kept(code: signal
         (tmp_path / "err").open("w") as err,
         subprocess.Popen(command, cwd=tmp_path, stdout=err, stderr=err, preexec_fn=heed_interrupts) as driver,
     ):
-        scores = tmp_path / "o" / "scores.jsonl"
         deadline = time.time() + 120
-        while not scores.exists() or scores.read_bytes().count(b"\n") < 3:
+        while not (tmp_path / "o" / RUN).exists() or len(heta_lens.load_scores(tmp_path / "o")) < 3:
             assert time.time() < deadline and driver.poll() is None, (tmp_path / "err").read_text()
             time.sleep(0.05)
         workers = psutil.Process(driver.pid).children(recursive=True)
@@ -262,22 +120,23 @@ def test_workers_end_with_the_command_and_finished_results_are_kept(code: signal
 # ----------------------------------------------------------------------------------------------------------------- Ray
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_cluster_without_room_is_refused_and_ends_only_if_it_was_started_here() -> None:
+def test_a_cluster_without_room_is_refused_and_ends_only_if_it_was_started_here(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
+
+    def work(count: int, gpus: float = 0.0) -> None:
+        evaluate("demo", suite("recall", limit=4), ["random"], [], tmp_path, workers=Workers(count, "ray", 1, gpus))
+
     with pytest.raises(ValueError, match="has room for 0 workers"):
-        RayActors(SETUP, 1, 1.0, None)
+        work(1, 1.0)
     assert not ray.is_initialized()
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         with pytest.raises(ValueError, match=r"has room for 2 workers with 1 CPU each, and 3 are asked"):
-            RayActors(SETUP, 3, 0.0, None)
+            work(3)
         with pytest.raises(ValueError, match=r"has room for 0 workers with 1 CPU and 0.5 GPU each, and 2 are asked"):
-            RayActors(SETUP, 2, 0.5, None)
-        pool = Pool(RayActors(SETUP, 1, 0.0, None), 1, 0)
-        pool.start()
-        assert pool.identity.fingerprint
-        pool.stop()
-        assert ray.is_initialized()
+            work(2, 0.5)
+        work(1)
+        assert ray.is_initialized() and len(read_records(tmp_path)) == 4
     finally:
         ray.shutdown()
 
@@ -298,17 +157,12 @@ def deadly(prediction):
 
 
 def results(folder: Path) -> Any:
-    """The records and the scores without times."""
-    return [
-        [untimed(asdict(record)) for record in read_records(folder)],
-        [untimed(row.flat()) for row in load_scores(folder).rows],
-    ]
-
-
-def untimed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: untimed(item) for name, item in value.items() if name != "seconds"}
-    return [*map(untimed, value)] if isinstance(value, list | tuple) else value
+    """The records without times, and the scores."""
+    scores = load_scores(folder)
+    return (
+        [replace(record, seconds=0.0) for record in read_records(folder)],
+        {name: attribution.scores.tolist() for name, attribution in zip(scores.names, scores, strict=True)},
+    )
 
 
 def found_by_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,10 +197,10 @@ def test_a_killed_worker_costs_one_method_of_a_prompt(
     assert (tmp_path / "died").exists()
     assert [record.failed for record in read_records(tmp_path / "o")] == [""] * 12
 
-    run(tmp_path / "p", "recency", "deadly_always:deadly", workers=Workers(2, engine, threads=1, retries=1))
+    run(tmp_path / "p", "recency", "deadly_always:deadly", workers=Workers(2, engine, threads=1))
     (failed,) = (record for record in read_records(tmp_path / "p") if record.failed)
     assert failed.key == (last.id, "deadly_always:deadly")
-    assert failed.failed.startswith("2 workers, one after the other, died of this method: ")
+    assert failed.failed.startswith("3 workers, one after the other, died of this method: ")
     assert len(read_records(tmp_path / "p")) == 12
 
 
@@ -360,4 +214,11 @@ def test_an_error_of_a_loading_model_is_raised_here(
     model = importlib.import_module("broken").load
     with pytest.raises(ValueError, match="there is no such model"):
         run(tmp_path / "o", "recency", workers=Workers(2, engine, threads=1), model=model)
-    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.thorough
+def test_workers_that_cannot_start_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ending.py").write_text("import os\ndef load():\n    os._exit(3)\n")
+    found_by_workers(tmp_path, monkeypatch)
+    with pytest.raises(RuntimeError, match="workers die before they are ready: its process ended with exit code 3"):
+        run(tmp_path / "o", "recency", workers=Workers(2, threads=1), model=importlib.import_module("ending").load)

@@ -1,5 +1,6 @@
 """Evaluations on the demo model, and predictions and scores that metrics are given."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from heta_lens.cli import app
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.run_folder import read_records
+from heta_lens.evaluation.run_database import Record, opened, read_records
 from heta_lens.metrics import MetricCase
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]
@@ -39,6 +40,18 @@ def entries(*written: str) -> list[Entry]:
 def evaluated(folder: Path, instances: list[Instance], *written: str, metrics: Any = FEW, model: Any = None) -> Any:
     evaluate(model or demo(), instances, entries(*written), metrics, folder, progress=False)
     return {record.key: record for record in read_records(folder)}
+
+
+def recorded(folder: Path, run: Mapping[str, Any], found: Sequence[Record]) -> Path:
+    """Write results that nothing has computed into a folder, as an evaluation would."""
+    templates = {record.instance: record.template for record in found}
+    instances = [Instance(name, "x", None, template=template) for name, template in templates.items()]
+    with opened(folder, {"methods": {}, **run}, [*enumerate(instances)], ()) as database:
+        claims = {claim.prompt: claim for claim in iter(lambda: database.claim("elsewhere/1/0", ()), None)}
+        for record in found:
+            if record.method in run["methods"]:
+                assert database.commit(claims[record.instance], record)
+    return folder
 
 
 def scored(case: MetricCase, scores: Any) -> MetricCase:

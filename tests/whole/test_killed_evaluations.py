@@ -1,4 +1,4 @@
-"""kill -9 at any moment loses no more than the work on one result; two evaluations never write into one folder."""
+"""kill -9 at any moment loses no more than the work on one result; two evaluations share one folder."""
 
 import os
 import subprocess

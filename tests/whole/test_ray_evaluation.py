@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from helpers.evaluating import demo, entries
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
-from heta_lens.evaluation.run_folder import RECORDS, read_records
+from heta_lens.evaluation.run_database import RUN, read_records
 from heta_lens.evaluation.saved_scores import load_scores
 
 METHODS = "leave_one_out", "random"
@@ -30,8 +30,7 @@ def command(folder: Path, prompts: int) -> list[str]:
 
 
 def finished(folder: Path) -> int:
-    path = folder / RECORDS
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return len(read_records(folder)) if (folder / RUN).exists() else 0
 
 
 def wait_until(true: Callable[[], Any]) -> None:
@@ -49,8 +48,7 @@ def actors(driver: subprocess.Popen[str]) -> list[psutil.Process]:
 def values(folder: Path) -> dict[Any, Any]:
     kept = load_scores(folder)
     scores = {name: each.scores.tolist() for name, each in zip(kept.names, kept, strict=True)}
-    apart = {"seconds": 0.0, "evaluation": ""}  # the command also says which suite that is
-    return {record.key: (asdict(record) | apart, scores[record.key]) for record in read_records(folder)}
+    return {record.key: (replace(record, seconds=0.0), scores[record.key]) for record in read_records(folder)}
 
 
 @pytest.mark.slow
@@ -67,7 +65,7 @@ def test_a_killed_worker_and_a_killed_driver_change_no_result(prompts: int, tmp_
         assert driver.poll() is None, log.read_text()
         started, workers = psutil.Process(driver.pid).children(recursive=True), actors(driver)
         driver.kill()
-    kept = (folder / RECORDS).read_bytes()
+    kept = {record.key: record for record in read_records(folder)}
     assert finished(folder) < prompts * len(METHODS)
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert workers and not alive
@@ -76,7 +74,8 @@ def test_a_killed_worker_and_a_killed_driver_change_no_result(prompts: int, tmp_
             process.kill()
     done = subprocess.run(command(folder, prompts), capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
-    assert (folder / RECORDS).read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    after = {record.key: record for record in read_records(folder)}
+    assert {key: after[key] for key in kept} == kept
     assert finished(folder) == prompts * len(METHODS)
 
     one = tmp_path / "one"

@@ -124,8 +124,6 @@ def _about(results: Summary) -> Iterator[str]:
     if log_probs := {record.instance: record.log_prob for record in results.records if record.log_prob is not None}:
         low, middle, high = map(probability, np.quantile([*log_probs.values()], (0.25, 0.5, 0.75)))
         yield f"How likely the explained token was: {middle} in the median, {low} and {high} at the quartiles."
-    if results.strangers:
-        yield f"Skipped, because run.json does not list them: records of {', '.join(results.strangers)}."
 
 
 def overview(results: Summary) -> Iterator[Block]:

@@ -15,7 +15,8 @@ import pandas as pd
 
 from heta_lens._util.files import brief
 from heta_lens.evaluation.external_scores import is_external
-from heta_lens.evaluation.run_folder import RUN, Record, Shard, read_records, read_run, terms
+from heta_lens.evaluation.run_database import RUN, Record, reading, terms
+from heta_lens.evaluation.shards import Shard
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
     DRAWS,
@@ -41,7 +42,7 @@ GOODNESS: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric of ``run.json``: how values are aggregated and compared."""
+    """A metric of a request: how values are aggregated and compared."""
 
     name: str
     title: str
@@ -243,7 +244,6 @@ class Summary:
     best: Mapping[str, str]  # by metric, the method that is significantly better than every other method
     costs: pd.DataFrame  # medians per prompt by method; of seconds also the 10th and 90th percentile
     records: Sequence[Record] = field(repr=False)  # of the methods that the request lists
-    strangers: tuple[str, ...]  # methods of records that the request does not list
     by_metric: Mapping[str, MetricResults] = field(repr=False)
 
     @cached_property
@@ -286,9 +286,8 @@ class Summary:
 
 def summary(folder: Path) -> Summary:
     """Summarise the records of a folder, also before the evaluation is finished."""
-    run, records = read_run(folder), read_records(folder)
-    if not run.get("methods"):
-        raise ValueError(f"{folder / RUN} names no methods: begin again in another folder")
+    with reading(folder) as database:
+        run, records = database.run, database.records()
     if not run.get("metrics"):
         way = f"heta-lens evaluate … --scores {folder} --out … evaluates the scores"
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
@@ -313,7 +312,6 @@ def summary(folder: Path) -> Summary:
         best={name: best for name, result in results.items() if (best := result.best())},
         costs=_costs([record for record in listed if not is_external(run["methods"][record.method])]),
         records=listed,
-        strangers=tuple(sorted({record.method for record in records} - set(methods))),
         by_metric=results,
     )
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from heta_lens._util.work import Allocations
 from heta_lens.evaluation.prompt_evaluation import figures
 from heta_lens.evaluation.reproduce.rows import Known, Recombined, parts_of
-from heta_lens.evaluation.run_folder import Record, terms
+from heta_lens.evaluation.run_database import Record, terms
 from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, estimate, log_ratio, mean
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, spans_over

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens._util.files import write_atomically
 from heta_lens._util.options import check_at_least, check_choice, check_names
@@ -19,6 +19,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import (
     Entry,
     Outcome,
+    Task,
     ask,
     description,
     explained,
@@ -29,10 +30,10 @@ from heta_lens.evaluation.report.results import counted
 from heta_lens.evaluation.reproduce.cells import RECIPES, Figure, Place, Printed, Recipe, Trial, figure, printed
 from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
 from heta_lens.evaluation.reproduce.rows import Effort, recombined
-from heta_lens.evaluation.run_folder import Record, RunFolder, opened
+from heta_lens.evaluation.run_database import Record, opened
 from heta_lens.evaluation.runner import digest
+from heta_lens.evaluation.workers import Setup, work
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.metrics import METRICS
 from heta_lens.metrics.robustness import Explain
 from heta_lens.model import loading, tokenizer
 from heta_lens.model.weights import fingerprint
@@ -165,6 +166,35 @@ def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Eff
     return effort
 
 
+@dataclass(frozen=True, eq=False)
+class RowEvaluator:
+    """A model and the methods of a table's rows; facts of trials are measured on the prompt ``first``."""
+
+    model: Any
+    fingerprint: Mapping[str, str]
+    entries: Mapping[str, Entry]
+    effort: Effort
+    extra: Mapping[str, Any]
+    first: str
+
+    def outcomes(self, task: Task) -> Iterator[Outcome]:
+        instance = task.instance
+
+        def evaluate(trial: Trial, label: str) -> Outcome:
+            def ready(instance: Instance, prediction: Prediction) -> Explain:
+                return recombined(self.entries[label].ready(instance, prediction), trial.full, trial.known)
+
+            case = explained(self.model, instance, trial.measurements, ready)
+            metrics = {name: trial.metrics.get(name) or metric for name, metric in task.pending[label].items()}
+            return Outcome(record_of(case, label, metrics))
+
+        def prepare() -> Trial:
+            full, window = self.effort.full(**self.extra), self.effort.smaller.get("window", 512)
+            return Trial(ask(self.model, instance), full, window, instance.id == self.first)
+
+        return outcomes_of(instance, [*task.pending], prepare, evaluate)
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """The reproduction of a table: the prompts, the runs of every row's method, and the figures."""
@@ -257,42 +287,26 @@ class Reproduction:
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
         metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
         loading_facts = {name: str(value) for name, value in self.load_options.items()}
-        request = {"model": self.model, "suite": source.label, "texts": digest(prompts), "seed": self.seed}
-        request |= {"loading": loading_facts} if loading_facts else {}
         folder = self.out / "figures" / source.label.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
-        methods = {label: entry.recipe for label, entry in entries.items()}
-        title, console = escape(legible(folder.name)), Console(stderr=True)
-        shown = track(prompts, title, console=console, disable=not self.progress, transient=True)
-        with opened(folder, request, methods, identity, retry_failed=self.retry_failed) as run:
-            for number, instance in enumerate(shown):
-                self._evaluate(run, entries, metrics, model, instance, first=not number)
-        return {label: [run.records[instance.id, label] for instance in prompts] for label in entries}
-
-    def _evaluate(
-        self,
-        run: RunFolder,
-        entries: Mapping[str, Entry],
-        metrics: Sequence[str],
-        model: Any,
-        instance: Instance,
-        first: bool,
-    ) -> None:
-        """Evaluate the pending methods on a prompt, and append the records to the folder."""
-        pending = run.left(instance.id, metrics)
-        full, window = self.effort.full(**self._extra), self.effort.smaller.get("window", 512)
-
-        def evaluate(trial: Trial, label: str) -> Outcome:
-            def ready(instance: Instance, prediction: Prediction) -> Explain:
-                return recombined(entries[label].ready(instance, prediction), full, trial.known)
-
-            case = explained(model, instance, trial.measurements, ready)
-            by_name = {name: trial.metrics.get(name) or METRICS[name] for name in pending[label]}
-            return Outcome(record_of(case, label, by_name))
-
-        prepare = lambda: Trial(ask(model, instance), full, window, first)  # noqa: E731
-        for record, _ in outcomes_of(instance, [*pending], prepare, evaluate):
-            run.append(record, pending[record.method])
+        request = {
+            "model": self.model,
+            **({"loading": loading_facts} if loading_facts else {}),
+            **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
+            "methods": {label: entry.recipe for label, entry in entries.items()},
+        }
+        setup = Setup(lambda: model, entries, metrics, {}, {each.id: each for each in prompts})
+        evaluator = RowEvaluator(model, identity, entries, self.effort, self._extra, prompts[0].id)
+        columns = TextColumn(escape(legible(folder.name))), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        console = Console(stderr=True)
+        with (
+            opened(folder, request, [*enumerate(prompts)], metrics, retry_failed=self.retry_failed) as run,
+            Progress(*columns, console=console, disable=not self.progress, transient=True) as bar,
+        ):
+            task = bar.add_task("", total=sum(run.counts().values()))
+            work(run, setup, evaluator, longest_first=False, look=lambda: bar.advance(task))
+            records = {record.key: record for record in run.records()}
+        return {label: [records[instance.id, label] for instance in prompts] for label in entries}
 
     def _figures(
         self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]
