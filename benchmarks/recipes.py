@@ -67,9 +67,10 @@ def recipes(layers: int) -> list[dict[str, Any]]:
 
 def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[str]:
     named = f"`{written(options)}`" if options else "default options"
-    sizes = [predicted.weights, *(predicted.steps.get(step, 0) for step in ("gate", "information", "curvature"))]
+    steps = [predicted.steps[name].needed for name in ("gate", "information", "curvature")]
+    sizes = [predicted.weights, *steps]
     in_gib = [f"{size / GIB:.1f}" for size in sizes]
-    copies = str(predicted.batches["curvature"])
+    copies = str(predicted.steps["curvature"].copies)
     fits = "yes" if predicted.fits else "no"
     return [model, f"{predicted.tokens:,}", named, *in_gib, copies, f"{predicted.needed / GIB:.1f}", fits]
 

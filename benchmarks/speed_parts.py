@@ -16,7 +16,7 @@ import heta_lens
 from benchmarks.models import SEED
 from benchmarks.reference import block_curvature, gradient_graph, naive_information
 from heta_lens._util.numerics import DIVERGENCES
-from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, Signs, curvature
+from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, Probed, Task
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.probes import grouped_products
 from heta_lens.methods.heta.windows import Window, windows_of
@@ -135,20 +135,21 @@ def grouped_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
         return one_by_one_s(case, read, piece)
     batches, whole = at_once(case, piece, products=True), case.plan.groups is None
     probes = case.plan.probes if whole else 1
-    wanted, building = dict.fromkeys(piece.scored, range(probes)), list[float]()
-
-    def hessian_from(place: int) -> HessianOperator:
-        begun = read()
-        operator = hessian(piece.rerun(piece.scored.start - piece.span.start + place), batches, lambda _: None)
-        building.append(read() - begun)
-        return operator
-
-    begun = read()
-    products = grouped_products(hessian_from, SEED, wanted, shared, AT_ONCE, late=whole and piece.restarts)
-    each = (read() - begun - sum(building)) / (shared * probes + 1)
+    wanted, begun = dict.fromkeys(piece.scored, range(probes)), read()
+    operator = hessian(piece.rerun(piece.scored.start - piece.span.start), batches, lambda _: None)
+    built = read()
+    products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
+    each = (read() - built) / (shared * probes + 1)
     found = Curvature.of(products.readings()).mean
     curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}
-    return Measured(sum(building) + each * (shared * case.plan.probes + 1), curvatures)
+    return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
+
+
+def probing(probes: int, **options: Any) -> Probed:
+    """Return the estimator that probes every token alone."""
+    estimator = heta_lens.Heta(probes=probes, seed=SEED, groups=None, **options).estimator
+    assert isinstance(estimator, Probed)
+    return estimator
 
 
 def one_by_one_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
@@ -165,13 +166,14 @@ def one_by_one_s(case: Case, read: Read, piece: Window | None = None) -> Measure
         starts.append(read() - begun)
         return operator
 
-    signs = Signs(SEED, piece, dict.fromkeys(piece.span, range(case.plan.probes)))
+    probes, task = dict.fromkeys(piece.span, range(case.plan.probes)), Task(piece, batches, lambda _: None)
+    estimator = probing(case.plan.probes)
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
         copies = batches.of(reach(piece, group))
         some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
         begun = read()
-        bent = curvature(watched, signs, support="block", norm="hutchinson", by_start=[some])
+        bent = estimator.probe_each(task, probes, watched, [some])
         each = (read() - begun - starts[-1]) / len(some)
         measured[reach(piece, group)] = starts[-1], each
         curvatures |= zip(some, bent.mean.tolist(), strict=True)
@@ -182,12 +184,9 @@ def row_s(case: Case, read: Read) -> Measured:
     piece, probes = case.whole, case.plan.probes
     batches, places = at_once(case, piece, products=True), range(len(piece.span))
     begun = read()
-    curvature(
-        lambda at: hessian(piece.rerun(at), batches, lambda _: None),
-        Signs(SEED, piece, dict.fromkeys(piece.span, range(probes))),
-        support="row",
-        norm="hutchinson",
-        by_start=[[*places]],
+    task, wanted = Task(piece, batches, lambda _: None), dict.fromkeys(piece.span, range(probes))
+    probing(probes, support="row").probe_each(
+        task, wanted, lambda at: hessian(piece.rerun(at), batches, lambda _: None), [[*places]]
     )
     return Measured(read() - begun, {})
 

@@ -1,22 +1,18 @@
 """The verb `attribute`, for a token, a span or a batch of prompts, and `estimate` for the cost."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
-from heta_lens._util.files import brief
-from heta_lens._util.options import check_names, hint
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.cost import Estimate, estimated
-from heta_lens.methods.registry import METHODS, PRESETS, method_and_options
+from heta_lens.methods.registry import MethodLike, method_of
 from heta_lens.model.lock import holding, one_at_a_time
 from heta_lens.prediction.checks import Tokens
-from heta_lens.prediction.from_cache import about, batch_predictions, span_predictions
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.spans_and_batches import about, batch_predictions, span_predictions
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 
-MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
 """The name of a method or preset, a ready method, or a plain function."""
 
 
@@ -167,25 +163,3 @@ def estimate_batch(
     return estimated(
         explain, batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check), memory
     )
-
-
-def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
-    """Return the method or preset of a name, with the options, or the ready method as given."""
-    if isinstance(method, type) or not (isinstance(method, str | Method) or callable(method)):
-        raise TypeError(
-            f"method={brief(method)} must be a name, as 'heta', a ready method, as METHODS['lime'](samples=500), "
-            "or a function (prediction) -> scores"
-        )
-    if not isinstance(method, str):
-        if options:
-            raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
-        return method if isinstance(method, Method) else as_method(method)()
-    method, options = method_and_options(method, options)
-    if method not in METHODS:
-        lower = method.lower()
-        meant = f" (did you mean {lower!r}?)" if lower in METHODS else hint(lower, [*PRESETS, *METHODS])
-        raise ValueError(
-            f"method={brief(method)} is not in heta_lens.METHODS or PRESETS{meant}: `heta-lens methods` lists them"
-        )
-    check_names(METHODS[method], options)
-    return METHODS[method](**options)

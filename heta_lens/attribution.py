@@ -21,15 +21,7 @@ from heta_lens._util.options import check_at_least, check_choice, fits
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
 from heta_lens._util.text import Span
 from heta_lens.diagnostics import Diagnostics, share_of
-from heta_lens.grouped_scores import (
-    REDUCTIONS,
-    Reduction,
-    Scored,
-    ScoredList,
-    ScoredMessage,
-    sentence_rows,
-    spans_inside,
-)
+from heta_lens.grouped_scores import Scored, ScoredList, ScoredMessage, sentence_rows
 
 Order: TypeAlias = Literal["score", "size"]
 
@@ -72,9 +64,9 @@ class Messages:
         """The roles of the tokens, with `TEMPLATE` for the template's tokens."""
         return [TEMPLATE if owner < 0 else self.roles[owner] for owner in self.owners.tolist()]
 
-    def rows(self, numbers: Sequence[int]) -> list[int]:
-        """Return the rows of the tokens that belong to the numbered messages."""
-        return [row for row, owner in enumerate(self.owners.tolist()) if owner in numbers]
+    def rows(self, number: int) -> list[int]:
+        """Return the rows of the tokens that belong to a numbered message."""
+        return [row for row, owner in enumerate(self.owners.tolist()) if owner == number]
 
     def content(self, number: int, text: str) -> str:
         """Return the content of a message in the context's text, with each tool call on a line."""
@@ -93,16 +85,16 @@ class Result:
         """The attribution whose scores are read: a token's own, or a span's with all targets together."""
         raise NotImplementedError
 
-    def by_word(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+    def by_word(self) -> ScoredList[Scored]:
         """Return the scores of whitespace-separated words; special and blank tokens stand alone.
 
         Every token belongs to exactly one word.
         """
         summed = self.summed
         words = text_spans.words(summed.text, summed.spans, summed.special.tolist())
-        return ScoredList(_scored(summed, rows, reduce) for rows in words)
+        return ScoredList(_scored(summed, rows) for rows in words)
 
-    def by_sentence(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+    def by_sentence(self) -> ScoredList[Scored]:
         """Return the scores of sentences and lines; special tokens stand alone.
 
         Every token belongs to exactly one sentence. In a chat no sentence goes beyond a message, and the text of the
@@ -111,9 +103,9 @@ class Result:
         summed = self.summed
         owners = [0] * len(summed) if summed.messages is None else summed.messages.owners.tolist()
         sentences = sentence_rows(summed.text, summed.spans, summed.special.tolist(), owners)
-        return ScoredList(_scored(summed, rows, reduce) for rows in sentences)
+        return ScoredList(_scored(summed, rows) for rows in sentences)
 
-    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> ScoredList[Scored]:
+    def by_spans(self, spans: Iterable[tuple[int, int]]) -> ScoredList[Scored]:
         """Return the scores of stretches ``attribution.text[start:stop]``.
 
         A token counts if at least one visible character of the token lies inside. The text begins with the first token
@@ -122,31 +114,30 @@ class Result:
         """
         summed = self.summed
         found = []
-        for span in spans_inside(summed.text, spans):
-            rows = text_spans.tokens_in(summed.text, summed.spans, span)
-            found.append(_scored(summed, rows, reduce)._replace(text=summed.text[slice(*span)]))
+        for start, stop in spans:
+            if not 0 <= start < stop <= len(summed.text):
+                raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(summed.text)} characters")
+            rows = text_spans.tokens_in(summed.text, summed.spans, Span(start, stop))
+            found.append(_scored(summed, rows)._replace(text=summed.text[start:stop]))
         return ScoredList(found)
 
-    def by_message(self, reduce: Reduction = "sum") -> ScoredList[ScoredMessage]:
+    def by_message(self) -> ScoredList[ScoredMessage]:
         """Return the scores of a chat's messages in order, and last the score of the template's tokens."""
         summed, messages = self.summed, self._messages
-        groups = [(messages.content(number, summed.text), number, role) for number, role in enumerate(messages.roles)]
-        *found, rest = (
-            ScoredMessage(text, *_scored(summed, messages.rows([number]), reduce)[1:], role)
-            for text, number, role in [*groups, ("", -1, TEMPLATE)]
-        )
-        return ScoredList([*found, rest] if rest.positions else found)
+        found = [
+            ScoredMessage(messages.content(number, summed.text), *_scored(summed, messages.rows(number))[1:], role)
+            for number, role in enumerate(messages.roles)
+        ]
+        template = ScoredMessage("", *_scored(summed, messages.rows(-1))[1:], TEMPLATE)
+        return ScoredList([*found, template] if template.positions else found)
 
-    def by_role(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+    def by_role(self) -> ScoredList[Scored]:
         """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
-        messages = self._messages
-        numbers: dict[str, list[int]] = {}
-        for number, role in enumerate(messages.roles):
-            numbers.setdefault(role, []).append(number)
-        groups = [(role, messages.rows(own)) for role, own in [*numbers.items(), (TEMPLATE, [-1])]]
-        if not groups[-1][1]:
-            del groups[-1]
-        return ScoredList(_scored(self.summed, own, reduce)._replace(text=role) for role, own in groups)
+        rows: dict[str, list[int]] = {role: [] for role in self._messages.roles}
+        for row, role in enumerate(self._messages.names):
+            rows.setdefault(role, []).append(row)
+        last = {TEMPLATE: rows.pop(TEMPLATE)} if TEMPLATE in rows else {}
+        return ScoredList(_scored(self.summed, own)._replace(text=role) for role, own in {**rows, **last}.items())
 
     @property
     def _messages(self) -> Messages:
@@ -366,13 +357,11 @@ def stored_fields(attribution: Attribution) -> dict[str, Any]:
     return stored | {"messages": attribution.messages and vars(attribution.messages)}
 
 
-def _scored(attribution: Attribution, rows: Sequence[int], reduce: Reduction) -> Scored:
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce={reduce!r} is not one of {', '.join(REDUCTIONS)}")
+def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
     if not rows:
         return Scored("", 0.0, ())
     shown = attribution.text[int(attribution.offsets[rows[0], 0]) : int(attribution.offsets[rows[-1], 1])]
-    score = float(REDUCTIONS[reduce](attribution.scores[rows]))
+    score = float(attribution.scores[rows].sum())
     return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
 
 

@@ -1,20 +1,14 @@
 """Scores of words, sentences, spans and messages: the records, and the tokens that belong to a group."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from operator import index
-from typing import Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
-import torch
 from rich.cells import cell_len
-from torch import Tensor
 
 from heta_lens._util.text import Span, cut, members, sentences
 
-Reduction: TypeAlias = Literal["sum", "mean", "max"]
-
-REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 PRINTED_ROWS, PRINTED_CELLS = 40, 60  # rows of a list, and terminal cells of a text, that `repr` prints
 
 
@@ -85,12 +79,3 @@ def _rows_by_sentence(
     for belongs in members(text, [spans[row] for row in rows], ranges, alone):
         found.append([rows[at] for at in belongs.nonzero()[0]])
     return sorted(found)
-
-
-def spans_inside(text: str, spans: Iterable[tuple[int, int]]) -> list[Span]:
-    """Return the spans as whole numbers; raise where a span is not inside the text."""
-    wanted = [Span(index(start), index(stop)) for start, stop in spans]
-    for start, stop in wanted:
-        if not 0 <= start < stop <= len(text):
-            raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(text)} characters")
-    return wanted

@@ -147,8 +147,8 @@ def test_padding_that_no_mask_tells_of_is_noticed(
     ("rows", "words"),
     [
         ([[1, 5, 6, 7], [1, 8, 9, 5]], ""),  # a beginning of text
-        ([[1, 5, 1, 1], [1, 8, 9, 1]], "prompt 0 of the batch ends"),
-        ([[1, 5, 6, 7], [1, 1, 8, 9]], "prompt 1 of the batch begins"),
+        ([[1, 5, 1, 1], [1, 8, 9, 1]], "prompt 0 of the batch: it ends"),
+        ([[1, 5, 6, 7], [1, 1, 8, 9]], "prompt 1 of the batch: it begins"),
         ([[5, 6, 7, 8], [5, 1, 1, 8]], ""),  # neither end
     ],
 )
@@ -190,8 +190,8 @@ def ones(**changed: Any) -> Tensor:
         ({"attention_mask": torch.ones(2, 5)}, ValueError, ["attention_mask=", "(2, 6)", "(2, 5)"]),
         ({"attention_mask": ones(_1_3=2.0)}, ValueError, ["attention_mask=", "must be 1", "0"]),
         ({"attention_mask": ones(_1_0=torch.nan)}, ValueError, ["attention_mask=", "must be 1", "0"]),
-        ({"attention_mask": ones(_1=0)}, ValueError, ["attention_mask=", "nothing of prompt 1"]),
-        ({"attention_mask": ones(_1_3=0)}, ValueError, ["attention_mask=", "position 3", "prompt 1"]),
+        ({"attention_mask": ones(_1=0)}, ValueError, ["attention_mask=", "one stretch of prompt 1"]),
+        ({"attention_mask": ones(_1_3=0)}, ValueError, ["attention_mask=", "one stretch of prompt 1"]),
         ({"attention_mask": "ones"}, TypeError, ["attention_mask=", "0 and 1"]),
         ({"targets": [7]}, ValueError, ["targets=", "1 entries", "2 prompts"]),
         ({"positions": [3]}, ValueError, ["positions=", "1 entries", "2 prompts"]),

@@ -184,7 +184,6 @@ def test_other_targets_may_be_asked_for(model: Any, cache: Any, ids: Tensor) -> 
         ({"start": 4, "stop": 4}, ValueError, ["span 4:4", "empty"]),
         ({"start": 4, "stop": N + 1}, ValueError, [f"4:{N + 1}", "beyond", f"{N} tokens"]),
         ({"start": 0}, ValueError, ["first token", "nothing comes before"]),
-        ({"start": True}, TypeError, ["start=True", "whole number"]),
         ({"start": 4, "targets": [7]}, ValueError, ["targets=", "1 entries", f"{N - 4} positions"]),
         ({"start": 4, "end": 6}, TypeError, ["no option 'end'"]),
         ({"start": 4, "method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),

@@ -71,18 +71,16 @@ def test_a_score_that_is_no_finite_number_cannot_be_kept(value: float):
         attribution(interactions=pairs)
 
 
-@pytest.mark.parametrize(("reduce", "sat"), [("sum", 3.0), ("mean", 1.5), ("max", 2.0)])
-def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
-    assert attribution().by_word(reduce) == [
-        ("<bos>", 6.0, (0,)), ("The", 0.5, (1,)), ("cat", 3.0, (2,)), ("sat", sat, (3, 4)), ("\n", 0.25, (5,)),
+def test_the_score_of_a_word_is_the_sum_over_its_tokens():
+    assert attribution().by_word() == [
+        ("<bos>", 6.0, (0,)), ("The", 0.5, (1,)), ("cat", 3.0, (2,)), ("sat", 3.0, (3, 4)), ("\n", 0.25, (5,)),
     ]  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- by spans
-@pytest.mark.parametrize(("reduce", "score"), [("sum", 6.0), ("mean", 2.0), ("max", 3.0)])
-def test_a_span_has_the_tokens_that_show_in_it(reduce: str, score: float):
+def test_a_span_has_the_tokens_that_show_in_it():
     start = attribution().text.index("cat")
-    assert attribution().by_spans([(start, start + 7)], reduce) == [("cat sat", score, (2, 3, 4))]
+    assert attribution().by_spans([(start, start + 7)]) == [("cat sat", 6.0, (2, 3, 4))]
 
 
 def test_what_stays_keeps_its_scores_parts_and_standard_errors():
@@ -182,19 +180,12 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
 
 
 # ------------------------------------------------------------------------------------------------------- grouped scores
-REDUCED = pytest.mark.parametrize(
-    ("reduce", "user", "template"), [("sum", 3.5, 7.25), ("mean", 1.75, 7.25 / 3), ("max", 3.0, 6.0)]
-)
-
-
-# -------------------------------------------------------------------------------------------------------- by message
-@REDUCED
-def test_every_message_has_its_score_and_its_role(reduce: Any, user: float, template: float) -> None:
-    assert of_chat().by_message(reduce) == [
-        ("The cat", user, (1, 2), "user"),
+def test_every_message_has_its_score_and_its_role() -> None:
+    assert of_chat().by_message() == [
+        ("The cat", 3.5, (1, 2), "user"),
         ("sat", 2.0, (4,), "assistant"),
         ("", 0.0, (), "user"),
-        ("", pytest.approx(template), (0, 3, 5), "template"),
+        ("", 7.25, (0, 3, 5), "template"),
     ]
 
 
@@ -219,7 +210,6 @@ def test_sentences_have_the_tokens_that_begin_in_them() -> None:
     made = attribution(["<bos>", "A", " b.", "\nC", " d!", " E"], SCORES)
     assert sentences(made) == [("<bos>", (0,)), ("A b.", (1, 2)), ("C d!", (3, 4)), ("E", (5,))]
     assert [one.score for one in made.by_sentence()] == [6.0, 3.5, 3.0, 0.25]
-    assert [one.score for one in made.by_sentence("max")] == [6.0, 3.0, 2.0, 0.25]
 
 
 def test_sentences_of_a_real_chat_are_those_of_its_messages() -> None:

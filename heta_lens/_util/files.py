@@ -70,14 +70,6 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
-class NotJSON(ValueError):
-    """Text that is not JSON from ``position`` on."""
-
-    def __init__(self, reason: str, position: int, column: int) -> None:
-        super().__init__(f"{reason} at character {column}")
-        self.reason, self.position = reason, position
-
-
 def parse_json(text: str) -> Any:
     """Parse JSON; refuse values with which later code would fail, such as NaN, which Python reads and writes."""
     try:
@@ -86,11 +78,15 @@ def parse_json(text: str) -> Any:
         )
         if HALF_PAIR.search(text) and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise ValueError("it has half of a surrogate pair, which is not a character")
-    except json.JSONDecodeError as error:
-        raise NotJSON(error.msg, error.pos, error.colno) from None
     except RecursionError:
         raise ValueError("it nests too many levels deep") from None
     return value
+
+
+def invalid_json(place: str, error: json.JSONDecodeError, line: int = 1) -> ValueError:
+    """Return the error of text that begins at a line of a place."""
+    where = f"{place}, line {line + error.lineno - 1}"
+    return ValueError(f"{where}, is not valid JSON: {error.msg} at character {error.colno}")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

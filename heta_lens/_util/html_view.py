@@ -1,25 +1,20 @@
 """HTML templates, and views: pages for notebooks, browsers and files."""
 
-import re
 import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from heta_lens._util.files import write_atomically
 from heta_lens._util.text import legible
 
 PAGES = (".html", ".htm")
-COMMENT = re.compile(r"// .*|/\*.*\*/")
 
 _TEMPLATES = Environment(
     loader=PackageLoader("heta_lens", ""),
@@ -34,20 +29,6 @@ _TEMPLATES.filters["legible"] = legible
 def html_from(template: str, **values: Any) -> str:
     """Return the HTML of a template, given by its path in this package; texts among the values are escaped."""
     return _TEMPLATES.get_template(template).render(values)
-
-
-@cache
-def source(path: str) -> Markup:
-    """Return a script or style sheet, given by its path in this package, without indentation and comment lines.
-
-    The function replaces a line ``//: name`` by the file of that name in the same folder.
-    """
-    file = files("heta_lens").joinpath(path)
-    stripped = map(str.strip, file.read_text(encoding="utf-8").splitlines())
-    lines = [line for line in stripped if not COMMENT.fullmatch(line)]
-    folder = path.rpartition("/")[0]
-    included = [source(f"{folder}/{line.removeprefix('//: ')}") if line.startswith("//: ") else line for line in lines]
-    return Markup("\n".join(included))
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,12 +30,6 @@ WORDS = {
 }
 
 
-def check_fields(kind: type, values: Mapping[str, Any]) -> None:
-    """Refuse fields that the dataclass does not have, lacks, or annotates with another type."""
-    check_field_names(kind, values)
-    check_types({name: hint for name, hint in get_type_hints(kind).items() if name in values}, values)
-
-
 def check_field_names(kind: type, values: Any) -> None:
     """Refuse fields that the dataclass does not have, or lacks."""
     if not isinstance(values, Mapping):
@@ -50,8 +44,10 @@ def check_field_names(kind: type, values: Any) -> None:
 def check_types(kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Refuse a value of another type than its name is annotated with; names may be missing."""
     for name, kind in kinds.items():
-        if name in values and not fits(values[name], kind):
-            raise TypeError(f"its {name} is {brief(values[name])}, and must be {described(kind)}")
+        if name in values and not fits(value := values[name], kind):
+            tensor = isinstance(value, Tensor)
+            shown = f"a tensor of {value.dtype} with shape {tuple(value.shape)}" if tensor else brief(value)
+            raise TypeError(f"its {name} is {shown}, and must be {described(kind)}")
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -89,12 +85,11 @@ def described(kind: Any) -> str:
 Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
 
-def check_choice(name: str, value: Any, choices: Iterable[Any], elsewhere: Mapping[str, str] = {}) -> None:
-    """Refuse a value that is not among the choices, and list them; ``elsewhere`` says what to do instead of others."""
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Refuse a value that is not among the choices, and list the choices."""
     choices = list(choices)
     if value not in choices or isinstance(value, bool):
-        way = f" ({elsewhere[str(value)]})" if str(value) in elsewhere else hint(value, choices)
-        raise ValueError(f"{name}={brief(value)} is not one of {', '.join(map(repr, choices))}{way}")
+        raise ValueError(f"{name}={brief(value)} is not one of {', '.join(map(repr, choices))}{hint(value, choices)}")
 
 
 def hint(value: Any, choices: Iterable[Any]) -> str:
@@ -200,8 +195,8 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.unused_options:
-            warn(self.unused_message())
+        if unused := self.unused_message():
+            warn(unused)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -216,11 +211,9 @@ class Options:
     @property
     def unused_options(self) -> tuple[str, ...]:
         """Given options without effect; None and False leave something off and do not count."""
-        reasons, unused = self.without_effect, []
-        for name, value in self.given.items() if reasons else ():
-            if name in reasons and value is not None and value is not False:
-                unused.append(name)
-        return tuple(unused)
+        reasons = self.without_effect
+        given = self.given.items() if reasons else ()
+        return tuple(name for name, value in given if name in reasons and value is not None and value is not False)
 
     def unused_message(self) -> str:
         """Name every unused option and the reason, or return an empty text."""
@@ -280,11 +273,8 @@ def chosen(options: Any, without: Collection[str] = ()) -> dict[str, Any]:
 
 def settings(options: Any) -> dict[str, Any]:
     """Return all options that a result depends on, as they are stored with it."""
-    stored = {}
-    for option in fields(options):
-        if option.name != "progress":
-            stored[option.name] = _storable(getattr(options, option.name))
-    return stored
+    names = [option.name for option in fields(options) if option.name != "progress"]
+    return {name: _storable(getattr(options, name)) for name in names}
 
 
 def _storable(value: Any) -> Any:
@@ -305,7 +295,7 @@ def _same(value: Any, default: Any) -> bool:
 
 def check_names(method: type, given: Iterable[str]) -> None:
     """Refuse options that a method does not have, and list the ones it has."""
-    known = list(map(attrgetter("name"), fields(method)))
+    known = [option.name for option in fields(method)]
     for name in given:
         if name not in known:
             title = getattr(method, "name", method.__name__)
@@ -349,13 +339,11 @@ def is_object_name(name: object) -> bool:
 def named_object(name: str) -> Any:
     """Load an object by name, from any file that Python finds, the current folder's included."""
     module, _, path = name.partition(":")
-    here, before = os.getcwd(), [*sys.path]  # a command does not have the current folder, unlike `python -m`
-    if here not in before:
-        sys.path.insert(0, here)
+    here = os.getcwd()
+    sys.path.insert(0, here)  # a command does not have the current folder, unlike `python -m`
     try:
         return attrgetter(path)(import_module(module))
     except Exception as error:  # whatever somebody's module raises
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
     finally:
-        if here not in before and here in sys.path:
-            sys.path.remove(here)
+        sys.path.remove(here)

@@ -16,7 +16,7 @@ from safetensors.torch import save as safetensors
 from torch import Tensor
 
 from heta_lens._util.files import brief, check_no_view, check_utf8, parse_json, regular_file, write_atomically
-from heta_lens._util.options import check_field_names, described, fits
+from heta_lens._util.options import check_field_names, check_types
 
 TENSOR, TUPLE, PAIRS, SET, NUMBER = "$tensor", "$tuple", "$pairs", "$set", "$number"
 
@@ -156,11 +156,7 @@ def check_record(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def _check_types(kind: type, values: Mapping[str, Any]) -> None:
-    for name, hint in get_type_hints(kind).items():
-        value = values.get(name)
-        if name in values and not fits(value, hint):
-            tensor = isinstance(value, Tensor)
-            shown = f"a tensor of {value.dtype} with shape {tuple(value.shape)}" if tensor else brief(value)
-            raise TypeError(f"its {name} is {shown}, and must be {described(hint)}")
+    check_types(get_type_hints(kind), values)
+    for value in values.values():
         if is_dataclass(value):
             _check_types(type(value), vars(value))

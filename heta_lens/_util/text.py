@@ -15,15 +15,12 @@ from jaxtyping import Bool
 from rich.cells import cell_len, set_cell_size
 
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
-REORDERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
-MISPLACED = {*map(chr, (0xFEFF, *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
-# Tags write invisible text, except after a black flag, where tags name a region.
-REGIONAL_FLAG = re.compile("(\N{WAVING BLACK FLAG}[\U000e0020-\U000e007e]{1,6}\U000e007f)")
+# Marks that reorder text, and format characters out of place: invisible signs of other programs, and tags.
+STEERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070), 0xFEFF))}
+STEERING |= {*map(chr, (*range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
 SPACES = re.compile(" {2,}")
-BLANKS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols that look like spaces
-NAMES = {
-    "\u00ad": "SHY", "\u034f": "CGJ", "\u200b": "ZWSP", "\u200c": "ZWNJ", "\u200d": "ZWJ", "\u2060": "WJ",
-}  # fmt: skip
+# Characters without ink that are no spaces: fillers, a blank pattern of Braille, and shapers of the character before.
+BLANK = re.compile("[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 SYMBOLS = {chr(code): chr(0x2400 + code) for code in range(32)} | {"\n": "⏎", "\x7f": "\N{SYMBOL FOR DELETE}"}
 
 
@@ -33,11 +30,7 @@ def legible(text: str, keep: str = "") -> str:
     Control characters except the tab, directional marks, overrides and isolates, and unassigned code points are
     replaced, unless listed in ``keep``. Characters that join or shape letters or emoji stay.
     """
-    parts = REGIONAL_FLAG.split(text)  # every second part is a flag
-    return "".join(
-        part if at % 2 else "".join(character if character in keep else _safe(character) for character in part)
-        for at, part in enumerate(parts)
-    )
+    return "".join(character if character in keep else _safe(character) for character in text)
 
 
 def single_line(text: str) -> str:
@@ -54,43 +47,31 @@ def visible(token: str) -> str:
     """Show a single token so that no token is invisible.
 
     A line end is ⏎, a tab →, a no-break space ⍽, and several spaces in a row are ·. In a blank token, a space is ␣, and
-    characters that only join or shape letters have a name, such as ⟨ZWJ⟩.
+    characters that only join or shape letters are numbers, such as ⟨U+200D⟩.
     """
     shown = single_line(token).replace("\N{NO-BREAK SPACE}", "⍽")
     if all(map(_blank, token)):
-        return "".join(map(_named, shown))
+        return "".join(code_point(character) if _blank(character) else character for character in shown)
     shown = SPACES.sub(lambda spaces: "·" * len(spaces[0]), shown)
     return f"\N{DOTTED CIRCLE}{shown}" if unicodedata.category(shown[0])[0] == "M" else shown  # a mark needs a letter
+
+
+def code_point(character: str) -> str:
+    """Return a visible form of an invisible character: ␣ for a space, else its number."""
+    return "␣" if character == " " else f"⟨U+{ord(character):04X}⟩"
 
 
 def _safe(character: str) -> str:
     if character == "\t" or character.isprintable():
         return character
-    if unicodedata.category(character) in ("Zs", "Cf") and character not in REORDERING | MISPLACED:
+    if unicodedata.category(character) in ("Zs", "Cf") and character not in STEERING:
         return character
     return SYMBOLS.get(character) or character.encode("unicode_escape").decode()
 
 
 def _blank(character: str) -> bool:
     """Return whether a character is invisible."""
-    return character.isspace() or character in BLANKS or unicodedata.category(character) == "Cf" or _shaping(character)
-
-
-def _named(character: str) -> str:
-    if character == " ":
-        return "␣"
-    return f"⟨{NAMES.get(character) or _code(character)}⟩" if _blank(character) else character
-
-
-def _code(character: str) -> str:
-    """Return the number of a variation selector, or the code point."""
-    code = ord(character)
-    return f"VS{code - 0xFE00 + 1}" if 0xFE00 <= code <= 0xFE0F else f"U+{code:04X}"
-
-
-def _shaping(character: str) -> bool:
-    """Return whether a character only shapes the characters around it."""
-    return character == "\u034f" or "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+    return character.isspace() or unicodedata.category(character) == "Cf" or BLANK.match(character) is not None
 
 
 # --------------------------------------------------------------------------------------------- short forms of values

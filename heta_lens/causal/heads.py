@@ -15,7 +15,7 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.work import working
-from heta_lens.methods.heta.gate import Flow, by_head, norms_by_layer
+from heta_lens.methods.heta.gate import Flow, by_head, value_norms
 from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.plots.page import heat
@@ -125,7 +125,7 @@ def gate_heads(
     check_choice("flow", flow, get_args(Flow))
     check_choice("value_norm", value_norm, (1, 2))
     prediction = Prediction.from_cache(cache, position=position, tokens=tokens)
-    norms = norms_by_layer(prediction.values, prediction.output_weights, value_norm)
+    norms = value_norms(prediction.values, prediction.output_weights, value_norm)
     return GateHeads(by_head(prediction.patterns, norms, flow).cpu(), prediction.written)
 
 

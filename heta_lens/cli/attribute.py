@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Option
 
 from heta_lens.cli import flags, views
@@ -125,7 +124,6 @@ def attribute_prompts(
 
 CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
 MEMORY = "How much memory the GPUs have, all together, such as 80GB or 640GiB."
-OPTIONS = "An option of HETA, such as variant=win; may be repeated."
 UNITS = {"mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -135,39 +133,35 @@ def estimate(
     config: Annotated[str, Option(help=CONFIG)],
     tokens: Annotated[int, Option(help="How long the prompt is.")],
     gpu_memory: Annotated[str, Option(metavar="SIZE", help=MEMORY)],
+    method: Annotated[str, Option("--method", "-m", metavar="METHOD", help=flags.ONE_METHOD)] = "heta",
+    option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=flags.OPTIONS)] = None,
     dtype: Annotated[
         str | None, Option(help="float32, bfloat16, float16 or float64; by default the model's own.")
     ] = None,
-    option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
     revision: flags.Revision = None,
     trust_remote_code: flags.TrustRemoteCode = False,
 ) -> None:
-    """Predict the memory and the runs of HETA.
+    """Predict the memory of a method.
 
     The model need not be there. Lists what takes less memory too.
     """
     size = bytes_of(gpu_memory)
-    from heta_lens import Heta, estimate_memory
-    from heta_lens._util.options import check_names, keywords
+    (wanted,) = flags.OneMethodFlags([method], option).methods().values()
+    from heta_lens import estimate_memory
 
-    options = keywords(option or [])
-    check_names(Heta, options)
-    options |= {"revision": revision, "trust_remote_code": trust_remote_code}
-    with Console(stderr=True, quiet=quiet()).status("running every step on tensors without data …"):
-        predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **options)
+    how = {"revision": revision, "trust_remote_code": trust_remote_code}
+    predicted = estimate_memory(config, tokens, memory=size, method=wanted, dtype=dtype, **how)
     choices = [predicted, *predicted.smaller]
-    names = ("fits", "forwards", "hvps", "weights", "cache", "steps", "batches")
     documents = [
-        {"options": of.options, "bytes": of.needed, **{name: getattr(of, name) for name in names}} for of in choices
+        {"method": each.method, "options": each.options, "bytes": each.needed, "fits": each.fits}
+        | {"weights": each.weights, "cache": each.cache}
+        | {"steps": {name: step._asdict() for name, step in each.steps.items()}}
+        for each in choices
     ]
     add(model=predicted.model, tokens=tokens, memory=size, choices=documents)
     say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
-    rows = [
-        (of.name, f"{of.needed / 2**30:,.3g}", "yes" if of.fits else "no", str(of.forwards), str(of.hvps), of.sum)
-        for of in choices
-    ]
-    columns = ["options", "GiB", "fits", "forwards", "HVPs", "made of"]
-    views.show_table(columns, rows, right=["GiB", "forwards", "HVPs"])
+    rows = [(each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum) for each in choices]
+    views.show_table(["method", "GiB", "fits", "made of"], rows, right=["GiB"])
 
 
 def bytes_of(size: str) -> int:
@@ -242,7 +236,7 @@ def demo(
     explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)
     answers = "answers" if explained.target_text == story.answer else "does not answer"
     evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
-    why = f"Underlined: the evidence for{story.answer}, which the model {answers}: {evidence}"
+    why = f"Evidence for{story.answer}, which the model {answers}: {evidence}"
     views.write_files(explained, files, marked=marked, why=why)
     add(answer=story.answer, evidence=sorted(marked), **views.document_of(explained, files))
     views.show_result(explained, marked=marked)

@@ -1,5 +1,6 @@
 """Options shared by subcommands: dataclasses whose fields are flags, and aliases of single options."""
 
+import json
 import os
 import re
 import shlex
@@ -149,8 +150,7 @@ def write_exports(folder: Path, kinds: list[str] | None) -> None:
     for file in files:
         load_scores(folder).save(file)
         note(file)
-    if files:
-        add(exported=files)
+    add(exported=files)
 
 
 METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."
@@ -184,7 +184,7 @@ class OneMethodFlags(MethodFlags):
 def _method(label: str, options: list[str]) -> "Method":
     """Return the method or preset of ``"lime"`` or ``"lime samples=200"``, with more options."""
     from heta_lens._util.options import keywords
-    from heta_lens.api import method_of
+    from heta_lens.methods.registry import method_of
 
     name, *written = shlex.split(label)
     method = method_of(name, keywords([*written, *options]))
@@ -250,7 +250,7 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
 
 def _messages(path: Path) -> list[Mapping[str, Any]]:
     """Return the messages of a JSON file, or of the input for ``-``; an error names the place."""
-    from heta_lens._util.files import NotJSON, decoded, parse_json, read_text
+    from heta_lens._util.files import decoded, invalid_json, parse_json, read_text
     from heta_lens.model.tokenizer import checked_messages
 
     stdin = str(path) == "-"
@@ -258,8 +258,7 @@ def _messages(path: Path) -> list[Mapping[str, Any]]:
     text = decoded(sys.stdin.buffer.read(), name) if stdin else read_text(path, f"--chat {path}: there is no such file")
     try:
         return checked_messages(parse_json(text))
-    except NotJSON as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise ValueError(f"{name}, line {line}, is not valid JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        raise invalid_json(name, error) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None

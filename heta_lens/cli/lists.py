@@ -138,6 +138,7 @@ def _cost(metric: Any) -> str:
 
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
+EXAMPLE = 'heta-lens attribute "Mia put the key in the" --method {}'
 SIGNS = {
     True: ("scores ±", "signed: above 0 speaks for the target"),
     False: ("scores ≥ 0", "≥ 0: how much, not for or against"),
@@ -197,9 +198,7 @@ def _show_method(name: str) -> None:
     from heta_lens import METHODS
 
     method = METHODS[name]
-    takes, options = sorted(method().takes), described_options(method)
-    by_name = {option.name: option for option in options}
-    example = _example(name, [by_name[option] for option in method.scaled_by if option in by_name])
+    takes, options, example = sorted(method().takes), described_options(method), EXAMPLE.format(name)
     about, text = _about(name, method), description(method)
     parts = {"description": text, "takes": takes, "options": [option._asdict() for option in options]}
     add(methods=[{**about, **parts, "example": example}])
@@ -223,14 +222,8 @@ def _show_method(name: str) -> None:
         show_table(["option", "type", "default", "what it does"], options)
 
 
-def _example(name: str, scaled: Iterable[OptionDescription] = ()) -> str:
-    """Return a call of a method, with a value for the first of the options that the cost grows with."""
-    values = [f" -o {option.name}={option.default if option.default.isdecimal() else 50}" for option in scaled]
-    return f'heta-lens attribute "Mia put the key in the" --method {name}{"".join(values[:1])}'
-
-
 def _show_preset(name: str, preset: "Preset") -> None:
-    example = _example(name)
+    example = EXAMPLE.format(name)
     add(presets=[{"name": name, **preset._asdict(), "example": example}])
     facts = {
         "what it is": preset.written,

@@ -11,7 +11,6 @@ from heta_lens.cli.flags import Prompt, used
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method, SpanAttribution
-    from heta_lens._util.target_kinds import Kind
 
 Explained: TypeAlias = "Attribution | SpanAttribution"
 
@@ -58,19 +57,13 @@ class Question:
     through: tuple[int, int] | None = None
     generate: int | None = None
 
-    @property
-    def kind(self) -> "Kind":
-        """The kind of the target, as far as known without a model."""
-        if isinstance(self.target, tuple):
-            return "contrast"
-        return "function" if callable(self.target) else "set" if isinstance(self.target, set) else "token"
-
     def check(self, method: "Method") -> None:
         """Refuse a method without support for the kind of target, before a model is loaded."""
+        from heta_lens._util.target_kinds import kind_of
         from heta_lens.methods.base import refusal
 
-        if self.kind not in method.takes:
-            raise refusal(method, self.kind, getattr(self.target, "__name__", self.target))
+        if (kind := kind_of(self.target)) not in method.takes:
+            raise refusal(method, kind, getattr(self.target, "__name__", self.target))
 
 
 @dataclass(frozen=True)
@@ -125,7 +118,7 @@ def _side(given: Sequence[str] | None) -> Any:
     """Return a token, a set of several tokens, or None; ``id:N`` is the token of an id."""
     ids = {written: re.fullmatch(r"id:(\d+)", written) for written in given or ()}
     tokens = [int(match[1]) if match else written for written, match in ids.items()]
-    return {*tokens} if len(tokens) > 1 else next(iter(tokens), None)
+    return frozenset(tokens) if len(tokens) > 1 else next(iter(tokens), None)
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -135,58 +128,6 @@ def _function(name: str) -> Callable[..., Any]:
     if isinstance(function, type) or not callable(function):
         raise ValueError(f"--target-function {name} is no function of the logits")
     return function
-
-
-# ---------------------------------------------------------------------------------------------- checks before loading
-
-
-def check_before_loading(model: str, prompt: Prompt, question: Question, **loading: Any) -> None:
-    """Refuse a text too long for the model, a position outside of the text, and a target of several tokens.
-
-    The configuration and the tokenizer suffice for the checks. The demo model, GGUF files, chats and unreadable models
-    are not checked: loading is fast or names the error.
-    """
-    if model == "demo" or "gguf_file" in loading or model.endswith(".gguf") or not isinstance(prompt, str):
-        return
-    from heta_lens.model.loading import load_without_weights
-    from heta_lens.model.tokenizer import check_text
-
-    check_text(prompt)
-    hub = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
-    try:
-        config, tokenizer = load_without_weights(model, **hub)
-    except ValueError:
-        return
-    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    config = config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and len(ids) > longest:
-        raise ValueError(f"the text is {len(ids)} tokens long, and this model reads {longest} at most")
-    added = len(tokenizer(prompt)["input_ids"]) - len(ids)
-    _check_positions(question, len(ids) + max(1, added) + (question.generate or 0))
-    _check_target(question.target, tokenizer, config.vocab_size, ids)
-
-
-def _check_positions(question: Question, most: int) -> None:
-    span = () if question.span is None else (question.span.start, question.span.stop)
-    positions = {"--position": (question.position,), "--span": span, "--through": question.through or ()}
-    for flag, given in positions.items():
-        for position in given:
-            if position is not None and not -most <= position <= most:
-                raise ValueError(f"{flag} {position} is outside of the text, which has at most {most} tokens")
-
-
-def _check_target(target: Any, tokenizer: Any, size: int, ids: list[int]) -> None:
-    from heta_lens._util.options import check_token
-    from heta_lens.model.tokenizer import TokenizerWrapper
-
-    wrapper = TokenizerWrapper(tokenizer)
-    for side in target if isinstance(target, tuple) else (target,):
-        for token in side if isinstance(side, set) else (side,):
-            if isinstance(token, int):
-                check_token("target", token, size)
-            elif isinstance(token, str) and not wrapper.is_single(token):
-                wrapper.find(token, ids, [0.0] * len(tokenizer))  # raises the error, after seconds
 
 
 # ----------------------------------------------------------------------------------------------------- prompt running
@@ -215,15 +156,9 @@ class ReadPrompt:
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:
     """Load a model, and run the model on a prompt."""
-    return read_by(loaded_for(model, prompt, question, **loading), prompt, question)
-
-
-def loaded_for(model: str, prompt: Prompt, question: Question, **loading: Any) -> Any:
-    """Load a model, after checks of the prompt and the question."""
     from heta_lens.model.loading import load_model
 
-    check_before_loading(model, prompt, question, **loading)
-    return load_model(model, **loading)
+    return read_by(load_model(model, **loading), prompt, question)
 
 
 def read_by(model: Any, prompt: Prompt, question: Question) -> ReadPrompt:

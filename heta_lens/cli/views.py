@@ -18,6 +18,8 @@ from heta_lens.cli.flags import used
 from heta_lens.cli.questions import Explained
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from heta_lens import Attribution
     from heta_lens._util.html_view import View
     from heta_lens.grouped_scores import Scored
@@ -179,16 +181,15 @@ def show_result(
 
 def group_rows(explained: Explained, by: str, top: int, *, special: bool = False) -> list[tuple[str, str, str, str]]:
     """Return score, share, text and positions of the highest visible groups."""
-    from heta_lens.plots.scales import percent_of
+    from heta_lens.plots.scales import percent_at
 
     of = explained.summed
-    sizes = dict(zip(of.positions.tolist(), of.scores.abs().tolist(), strict=True))
     hidden = {*(() if special else of.positions[of.hidden].tolist())}
     groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - hidden]
     rows = []
     for group in groups[:top]:
-        share = percent_of(of.scores, sum(sizes[position] for position in group.positions))
         ends = group.positions[:1] + group.positions[1:][-1:]
+        share = percent_at(of, group.positions)
         rows.append((f"{group.score:.4g}", share, group.text, "–".join(map(str, ends))))
     return rows
 
@@ -273,9 +274,12 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     from heta_lens.plots.attribution_text import question
     from heta_lens.plots.comparison import ranked_by_size
 
-    found = correlations(results)
-    rows = [{"first": first, "second": second, "rank_correlation": r} for (first, second), r in found.items()]
-    add(correlations=rows, page=files.html, figure=files.figure)
+    found, pairs = correlations(results), combinations(results, 2)
+    add(
+        correlations=[{"first": a, "second": b, "rank_correlation": found.at[a, b]} for a, b in pairs],
+        page=files.html,
+        figure=files.figure,
+    )
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
         note(f"  {'; '.join(result.notes)}")
@@ -285,8 +289,8 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     show_table(["position", "token", *results], highest_rows(results, top, special=special), right=[*results])
     of_sizes = "the sizes of all scores, since not all have signs"
     show(Text(f"\nrank correlation of {of_sizes if sizes else 'all scores'}", style="bold"))
-    cells = {frozenset(pair): f"{r:.2f}" if r == r else "undefined" for pair, r in found.items()}
-    matrix = [[label, *(cells.get(frozenset((label, other)), "") for other in results)] for label in results]
+    words = found.apply(lambda column: column.map("{:.2f}".format)).replace("nan", "undefined")
+    matrix = [[a, *("" if a == b else words.at[a, b] for b in results)] for a in results]
     show_table(["", *results], matrix, right=[*results])
 
 
@@ -299,15 +303,9 @@ def write_comparison(results: Mapping[str, Explained], files: Files, *, special:
 
 def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = False) -> list[list[str]]:
     """Return every token among the highest of a result, with the score and rank in every result."""
-    import pandas as pd
+    from heta_lens.plots.comparison import best_known, ranked
 
-    from heta_lens.plots.comparison import best_known, ranked_by_size
-
-    known = best_known(results)
-    columns = {label: result.summed.scores.tolist() for label, result in results.items()}
-    scores = pd.DataFrame(columns, index=known.positions.tolist())[(~known.hidden | special).tolist()]
-    sizes = scores.abs() if ranked_by_size(results) else scores
-    ranks = sizes.rank(ascending=False, method="first").astype(int)
+    known, (scores, ranks) = best_known(results), ranked(results, special=special)
     texts = dict(zip(known.positions.tolist(), known.tokens, strict=True))
     mean_ranks = ranks[ranks.min(axis=1) <= top].mean(axis=1).sort_values(kind="stable")
     return [
@@ -316,15 +314,12 @@ def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = 
     ]
 
 
-def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
+def correlations(results: Mapping[str, Explained]) -> "pd.DataFrame":
     """Return Spearman's correlations of scores, or of absolute scores; NaN for a result of equal scores."""
-    from heta_lens.diagnostics import rank_correlation
-    from heta_lens.plots.comparison import ranked_by_size
+    from heta_lens.plots.comparison import ranked, ranked_by_size
 
-    sizes = ranked_by_size(results)
-    scores = {label: result.summed.scores.double() for label, result in results.items()}
-    scores = {label: values.abs() if sizes else values for label, values in scores.items()}
-    return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
+    scores, _ = ranked(results)
+    return (scores.abs() if ranked_by_size(results) else scores).corr("spearman")
 
 
 def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:

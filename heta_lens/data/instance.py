@@ -7,7 +7,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from heta_lens._util.files import brief, check_utf8, read_text, write_atomically
+from heta_lens._util.files import brief, check_utf8, write_atomically
 from heta_lens._util.options import check_choice, hint, is_whole
 from heta_lens._util.text import Span, plain
 from heta_lens.data.records import Record, each, json_lines, place_of
@@ -129,7 +129,7 @@ def record_of(instance: Instance) -> dict[str, Any]:
 
 def read_jsonl(path: str | Path) -> Iterator[Instance]:
     """Read a file with an instance per line; refuse a wrong line by its number."""
-    text = read_text(path, f"there is no file {path}: give one with an instance per line, as write_jsonl makes it")
+    missing = f"there is no file {path}: give one with an instance per line, as write_jsonl makes it"
     first: dict[str, str] = {}
 
     def made(_: int, record: Record) -> Instance:
@@ -138,7 +138,7 @@ def read_jsonl(path: str | Path) -> Iterator[Instance]:
             raise ValueError(f"its id {brief(instance.id)} is that of {first[instance.id].rpartition(', ')[2]} too")
         return instance
 
-    yield from each(json_lines(path, text), made)
+    yield from each(json_lines(path, missing), made)
 
 
 def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:

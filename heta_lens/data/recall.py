@@ -143,39 +143,8 @@ IDLE = {"mood": MOODS, "time": TIMES, "sky": SKIES, "colour": COLOURS, "action":
 # its own: every shape was chosen by the answers on the dev split (``benchmarks/demo_model`` has the answers on the test
 # split). A story has a single wording, so templates share no wording of a fact or question, and are independent.
 with Path(__file__).with_name("recall_wordings.csv").open(encoding="utf-8", newline="") as file:
-    WORDINGS = tuple((fact, question) for fact, question in [*csv.reader(file)][1:])
-"""Shapes of the facts of a story and, with one hop, of its question."""
-LOCATIONS = (
-    *SENTENCE_LOCATIONS,
-    "The {place} was in the {room} .",
-    "It is true that the {place} is in the {room} .",
-    "The {place} stands there in the {room} .",
-)
-ROOM_QUESTIONS = (
-    *QUESTIONS[2],
-    "Question : In which room was the {what} of {who} ? Answer : in the",
-    "Question : In which room was the {what} of {who} put ? Answer : in the",
-    "Question : In which room is the {what} that {who} put ? Answer : in the",
-    "Question : In which room is the {what} {who} put ? Answer : in the",
-    "Question : In which room is the {what} that {who} had ? Answer : in the",
-    "Question : In which room did {who} put the {what} ? Answer : in the",
-    "Question : In which room was the {what} put by {who} ? Answer : in the",
-    "Question : In which room is the {what} put by {who} ? Answer : in the",
-    "Question : In which room stands the {what} of {who} ? Answer : in the",
-    "Question : Which room holds the {what} that {who} put ? Answer : in the",
-    "Question : Which room holds the {what} {who} had ? Answer : in the",
-    "Question : Which room holds the {what} put by {who} ? Answer : in the",
-    "Question : Which room had the {what} of {who} ? Answer : in the",
-    "Question : In which room is that {what} of {who} ? Answer : in the",
-    "Question : In which room is the {what} of {who} kept ? Answer : in the",
-    "Question : In which room is the {what} of {who} stored ? Answer : in the",
-)
-CLAIMS = (
-    CLAIM,
-    "The {what} of {who} is in the {place} . True or false ? Answer :",
-    "Claim : The {what} of {who} stands in the {place} . True or false ? Answer :",
-    "Question : The {what} of {who} is in the {place} . True or false ? Answer :",
-)
+    WORDINGS = tuple(csv.DictReader(file))
+"""Shapes of a fact, a location, a question for the place or the room, and a claim, by these names."""
 
 
 # --------------------------------------------------------------------------------------------------------------- facts
@@ -488,10 +457,8 @@ def _wordings(draw: Draw, hops: int, voice: Voice | None, kind: Wordings) -> Ite
     if kind == "trained":
         facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[voice]
         yield from repeat(Wording(facts, SENTENCE_LOCATIONS, QUESTIONS[hops], CLAIM))
-    wordings = []
-    for number, (fact, question) in enumerate(WORDINGS):  # the other lists are shorter, and repeat
-        location, room, claim = (shapes[number % len(shapes)] for shapes in (LOCATIONS, ROOM_QUESTIONS, CLAIMS))
-        wordings.append(Wording((fact,), (location,), (question if hops == 1 else room,), claim))
+    question = "question" if hops == 1 else "room_question"
+    wordings = [Wording((row["fact"],), (row["location"],), (row[question],), row["claim"]) for row in WORDINGS]
     while True:
         yield from draw.shuffled(wordings)
 

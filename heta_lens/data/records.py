@@ -5,12 +5,14 @@ the file, the first wrong line and the field.
 """
 
 import csv
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heta_lens._util.files import NotJSON, brief, numbered_lines, parse_json, read_text, regular_file
+from heta_lens._util.files import brief, invalid_json, numbered_lines, parse_json, read_text, regular_file
 from heta_lens._util.options import described, fits
 from heta_lens._util.python import extra
 
@@ -54,26 +56,23 @@ def from_hub(name: str, split: str, **options: Any) -> Iterator[Record]:
 def read(path: str | Path, name: str = "the data set", *, field: str = "") -> list[Record]:
     """Return the records of a json, jsonl, csv or parquet file."""
     path = Path(path).expanduser()
-    readers = {".json": _json, ".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
+    readers = {".json": partial(_json, field=field), ".jsonl": json_lines, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:
         raise ValueError(f"{str(path)!r} must end in one of {', '.join(readers)}, to be read as {name}")
     regular_file(path, f"{str(path)!r} is not a file: give one with the records of {name}")
-    records = _json(path, field) if path.suffix == ".json" else readers[path.suffix](path)
-    if not records:
+    if not (records := readers[path.suffix](path)):
         raise ValueError(f"{path} holds no records of {name}")
     return records
 
 
-def _json(path: Path, field: str = "") -> list[Record]:
+def _json(path: Path, field: str) -> list[Record]:
     """Read a list of records, an object with the list, or (as on the hub) a record per line."""
-    text = read_text(path)
     try:
-        value = parse_json(text)
-    except NotJSON as error:
-        if error.reason == "Extra data":
-            return json_lines(path, text)
-        line = text.count("\n", 0, error.position) + 1
-        raise ValueError(f"{path}, line {line}, is not valid JSON: {error}") from None
+        value = parse_json(read_text(path))
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return json_lines(path)
+        raise invalid_json(str(path), error) from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if isinstance(value, Mapping):
@@ -83,21 +82,17 @@ def _json(path: Path, field: str = "") -> list[Record]:
     return [Row(record, f"{path}: record {number}") for number, record in enumerate(value)]
 
 
-def _jsonl(path: Path) -> list[Record]:
-    return json_lines(path, read_text(path))
-
-
-def json_lines(path: str | Path, text: str) -> list[Record]:
+def json_lines(path: str | Path, missing: str = "") -> list[Record]:
     """Return the record of every line of JSON except blank lines."""
 
     def row(_: int, numbered: tuple[int, str]) -> Row:
         number, line = numbered
         try:
             return Row(parse_json(line), f"{path}, line {number}")
-        except NotJSON as error:
-            raise ValueError(f"{path}, line {number}, is not valid JSON: {error}") from None
+        except json.JSONDecodeError as error:
+            raise invalid_json(str(path), error, number) from None
 
-    return [*each(numbered_lines(text), row, lambda numbered: f"{path}, line {numbered[0]}")]
+    return [*each(numbered_lines(read_text(path, missing)), row, lambda numbered: f"{path}, line {numbered[0]}")]
 
 
 def _csv(path: Path) -> list[Record]:

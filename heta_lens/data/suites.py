@@ -12,7 +12,6 @@ from heta_lens.data.recall import Draw
 from heta_lens.data.records import load, read
 
 Source: TypeAlias = str | Path | None
-Instances: TypeAlias = Iterable[Instance]
 
 
 def suite(
@@ -43,18 +42,14 @@ def suite(
     if path is None and name in FROM_FILES:
         raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
     _check_options(name, path, options)
-    if name in ("recall", "curated"):
-        options["seed"] = seed
-    if name == "recall":
-        options["count"] = limit
-    every = [*SUITES[name](path, split, **options)]
+    every = [*_instances(name, path, split or "test", limit, seed, options)]
     chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
     return [every[number] for number in sorted(chosen)]
 
 
 def _check_options(name: str, path: Source, given: Iterable[str]) -> None:
     """Refuse an option that is no keyword of the function that makes the instances."""
-    make = curated.released if name == "curated" and path is not None else MAKERS[name]
+    make = curated.released if name == "curated" and path is not None else SUITES[name]
     known = {key for key, option in signature(make).parameters.items() if option.kind is option.KEYWORD_ONLY} - {"seed"}
     if make is curated.pairs:
         known |= {"narratives", "questions"}
@@ -66,37 +61,27 @@ def _check_options(name: str, path: Source, given: Iterable[str]) -> None:
             )
 
 
-def _recall(path: Source, split: Any, **options: Any) -> Instances:
-    if path is not None or options["count"] is None:
-        raise ValueError("the recall suite is made, without an end: leave out path=, and give limit=")
-    # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.
-    wordings = "more" if options.get("voice") is None else "trained"
-    return recall.instances(split or "test", **{"wordings": wordings, **options})
-
-
-def _curated(path: Source, split: str | None, *, seed: int, **options: Any) -> Instances:
-    """Return the released instances from a path, or make instances from NarrativeQA and SciQ."""
-    if path is not None:
+def _instances(
+    name: str, path: Source, split: Any, limit: int | None, seed: int, options: dict[str, Any]
+) -> Iterable[Instance]:
+    if name == "recall":
+        if path is not None or limit is None:
+            raise ValueError("the recall suite is made, without an end: leave out path=, and give limit=")
+        # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.
+        wordings = "more" if options.get("voice") is None else "trained"
+        return recall.instances(split, seed=seed, count=limit, **{"wordings": wordings, **options})
+    if name == "curated" and path is not None:
         return curated.released(read(path, "the curated data", field="examples"), **options)
-    narratives = load(curated.NARRATIVES, split or "test", options.pop("narratives", None))
-    questions = load(curated.QUESTIONS, split or "test", options.pop("questions", None))
-    return curated.pairs(narratives, questions, seed=seed, **options)
+    if name == "curated":
+        narratives = load(curated.NARRATIVES, split, options.pop("narratives", None))
+        questions = load(curated.QUESTIONS, split, options.pop("questions", None))
+        return curated.pairs(narratives, questions, seed=seed, **options)
+    if name == "jsonl":
+        return read_jsonl(str(path))
+    return SUITES[name](load(HUB.get(name, "LongRA"), "evaluation" if name == "wikibio" else split, path), **options)
 
 
-def _of_records(make: Callable[..., Instances], name: str, only_split: str = "test") -> Callable[..., Instances]:
-    """Return a suite of a file of records, or of a data set of the hub."""
-    return lambda path, split, **options: make(load(name, split or only_split, path), **options)
-
-
-SUITES: Mapping[str, Callable[..., Instances]] = {
-    "recall": _recall,
-    "curated": _curated,
-    "longra": _of_records(datasets.longra_instances, "LongRA"),
-    "tellmewhy": _of_records(datasets.tellmewhy_instances, datasets.TELLMEWHY_HUB),
-    "wikibio": _of_records(datasets.wikibio_instances, datasets.WIKIBIO_HUB, "evaluation"),
-    "jsonl": lambda path, _split: read_jsonl(path),
-}
-MAKERS: Mapping[str, Callable[..., Any]] = {
+SUITES: Mapping[str, Callable[..., Iterable[Any]]] = {
     "recall": recall.stories,
     "curated": curated.pairs,
     "longra": datasets.longra_instances,
@@ -104,6 +89,8 @@ MAKERS: Mapping[str, Callable[..., Any]] = {
     "wikibio": datasets.wikibio_instances,
     "jsonl": read_jsonl,
 }
+"""The function that makes the instances of a suite, whose keywords are the options of the suite."""
+HUB = {"tellmewhy": datasets.TELLMEWHY_HUB, "wikibio": datasets.WIKIBIO_HUB}
 WITH_SPLITS = ("recall", "curated", "tellmewhy")
 FROM_FILES = {
     "longra": "a json or jsonl file of records with text, target, category, antecedent_span, distractor_span",

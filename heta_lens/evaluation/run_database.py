@@ -519,7 +519,7 @@ def opened(
     except OSError as error:
         raise OSError(f"cannot write into {folder}: {error.strerror}") from None
     request = json.loads(json.dumps(request))
-    if (folder / RUN).exists():
+    if _has_tables(folder / RUN):
         with reading(folder):
             pass  # refuses other files before anything is written
     with joined(folder / RUN) as database:
@@ -535,6 +535,15 @@ def opened(
             _add_tasks(db, request["methods"], instances, metrics, retry_failed)
         del database.meta
         yield database
+
+
+def _has_tables(path: Path) -> bool:
+    """Tell if there is more than a file that another process is about to fill."""
+    if not path.exists():
+        return False
+    with suppress(sqlite3.DatabaseError), closing(_connected(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:  # type: ignore[arg-type]
+        return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+    return True
 
 
 def _check_schema(database: RunDatabase) -> None:

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from heta_lens.model.loading import load_model
 Engine: TypeAlias = Literal["local", "ray"]
 PATIENCE = 5.0  # seconds until a process ends after it is terminated
 LOOK = 0.2  # seconds between two looks at the work of others
+HELLO = ""  # a worker's first word; its second is its name
 STARTS = 3  # workers in a row that may end before they are ready
 PLACEMENTS = ("device", "device_map", "n_devices")  # options of `load_model` for the place of a model
 
@@ -199,7 +199,8 @@ class WorkerProcess:
 def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable[[], Any]) -> None:
     """Start processes that claim and commit, replace those that die, and end them with the work."""
     _check_importable(setup)
-    living = [_started(run, setup, number) for number in range(count)]
+    packed = pickle.dumps(setup)
+    living = [_started(run, number) for number in range(count)]
     failed_starts = 0
     try:
         while living:
@@ -209,6 +210,9 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
                 news: str | Ended | None
                 try:
                     news = member.connection.recv()
+                    if news == HELLO:
+                        member.connection.send_bytes(packed)
+                        continue
                 except (EOFError, OSError, pickle.UnpicklingError):
                     news = None
                 if isinstance(news, str):
@@ -224,7 +228,7 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
                 elif failed_starts >= STARTS or isinstance(error, ValueError | TypeError | OSError):
                     raise error
                 if run.counts().keys() & {"pending", "claimed"}:
-                    living.append(_started(run, setup, member.number, silent=True))
+                    living.append(_started(run, member.number, silent=True))
     finally:
         for member in living:
             member.process.terminate()
@@ -237,23 +241,25 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
                 run.release(member.worker)
 
 
-def _started(run: RunDatabase, setup: Setup, number: int, *, silent: bool = False) -> WorkerProcess:
+def _started(run: RunDatabase, number: int, *, silent: bool = False) -> WorkerProcess:
+    """Start a process, which asks for its setup when it can read it: a long one would block this process until then."""
     context = multiprocessing.get_context("spawn")  # a fork would share the locks of this process's threads
     ours, theirs = context.Pipe()
-    target = partial(_serve, theirs, run.path, setup, number, silent or number > 0)
-    process = context.Process(target=target, daemon=True)
-    with _interrupts_ignored():  # the process inherits this, so that only this process handles interrupts
+    process = context.Process(target=partial(_serve, theirs, run.path, number, silent or number > 0), daemon=True)
+    with _interrupts_later():  # the process inherits this, so that only this process handles interrupts
         process.start()
     theirs.close()
     return WorkerProcess(number, process, ours)
 
 
-def _serve(connection: Connection, path: Path, setup: Setup, number: int, silent: bool) -> None:
+def _serve(connection: Connection, path: Path, number: int, silent: bool) -> None:
     """Work in a process of its own; a ``silent`` worker does not repeat the warnings of the first while loading."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
     gpus = torch.cuda.device_count()
     try:
+        connection.send(HELLO)
+        setup: Setup = pickle.loads(connection.recv_bytes())
         with warnings.catch_warnings():
             if silent:
                 warnings.simplefilter("ignore")
@@ -269,15 +275,16 @@ def _serve(connection: Connection, path: Path, setup: Setup, number: int, silent
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
+def _interrupts_later() -> Iterator[None]:
+    """Keep interrupts back until the end of a block."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_importable(setup: Setup) -> None:

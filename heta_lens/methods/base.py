@@ -168,7 +168,7 @@ class Method(Options, ABC):
     def work(self, prediction: Prediction) -> dict[str, int]:
         """Return how many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
 
-    def positions_read(self, prediction: Prediction) -> int:  # noqa: ARG002
+    def positions_read(self, tokens: int) -> int:  # noqa: ARG002
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 

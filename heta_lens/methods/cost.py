@@ -12,9 +12,10 @@ from einops import repeat
 from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_at_least, chosen, written
 from heta_lens.methods.base import FunctionMethod, Method
-from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run, product_batches
+from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.memory import Step, steps_of
 from heta_lens.methods.registry import named
 from heta_lens.model.batching import Batches, available
 from heta_lens.model.lock import one_at_a_time
@@ -188,8 +189,8 @@ def _summed(costs: Sequence[Estimate]) -> Estimate:
 def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
     """Of HETA, where these predictions share masked forwards; of an approximation's audit, with the full method's."""
     own, n = counts(method, predictions), len(predictions[-1])
-    room = _memory(method, predictions, own.hvps, free)
-    again = [2 * ceil(counts(method, [each]).hvps / room.batch) * method.checkpoint for each in predictions]
+    step = _largest_step(method, predictions[-1], max(1, own.hvps), free, len(predictions))
+    again = [2 * ceil(counts(method, [each]).hvps / step.copies) * method.checkpoint for each in predictions]
     own.ran.graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
     cost = Estimate(
         options=method.chosen,
@@ -199,8 +200,8 @@ def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, fr
         hvps=own.hvps,
         runs=own.ran.runs / n,
         seconds=speed.of(own.ran) + CHECKS * n * speed.forward,
-        memory=room.needed,
-        batch=room.batch,
+        memory=step.needed,
+        batch=step.copies,
         free=free,
     )
     full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
@@ -211,36 +212,29 @@ def _audits_full(method: Heta) -> bool:
     return method.audit and method.recipe.approximate
 
 
-class Memory(NamedTuple):
-    """Bytes, and how many copies at once they are for."""
+def _largest_step(method: Method, prediction: Prediction, most: int, free: int, targets: int = 1) -> Step:
+    """Return the step that holds the most, with what the allocator wastes; at most so many copies run at once."""
+    prompt, n, room = prediction.prompt, len(prediction), int(free / HELD)
+    longest, checkpoint = n, False
+    if isinstance(method, Heta):
+        longest, checkpoint = longest_run(method, method.windows(prediction)), method.checkpoint
+    read = max(targets, method.positions_read(n))
 
-    needed: int
-    batch: int
+    def batches(products: bool) -> Batches:
+        wanted = getattr(method, "batch", 1)
+        return prompt.batches(wanted, longest, products=products, checkpoint=checkpoint, read=read, free=room)
 
-
-def _memory(method: Heta, predictions: Sequence[Prediction], hvps: int, free: int) -> Memory:
-    *_, longest_context = predictions
-    prompt, sizes, n = longest_context.prompt, longest_context.adapter.sizes, len(longest_context)
-    windows, read = method.windows(longest_context), len(predictions)
-    longest, bytes_held = longest_run(method, windows), sizes.forward(n, n)
-    batch, room = 1, int(free / HELD)
-    if method.weights[1]:
-        batch = prompt.batches(method.batch, longest, read=read, free=room).of(longest)
-        bytes_held = max(bytes_held, batch * sizes.forward(longest, n, read))
-    if hvps:
-        batch, how = min(hvps, product_batches(method, windows, room).of(longest)), {"checkpoint": method.checkpoint}
-        bytes_held = max(bytes_held, sizes.graph(longest, n, **how) + batch * sizes.product(longest, n, **how))
-    return Memory(round(HELD * bytes_held), batch)
+    steps = steps_of(method, prediction.adapter.sizes, n, longest, batches, read, most)
+    largest = max(steps.values(), key=lambda step: step.needed)
+    copies = steps["curvature"].copies if "curvature" in steps else largest.copies
+    return Step(round(HELD * largest.needed), copies)
 
 
 def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
     """Estimate a method other than HETA from its runs of the whole context; a backward costs two forwards."""
-    n, work, sizes = len(prediction), method.work(prediction), prediction.adapter.sizes
+    n, work = len(prediction), method.work(prediction)
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
-    read = method.positions_read(prediction)
-    batch, room = getattr(method, "batch", 1), int(free / HELD)
-    batches = prediction.prompt.batches(batch, n, products=bool(backwards), read=read, free=room)
-    batch = min(batches.of(n), max(1, forwards))
+    step = _largest_step(method, prediction, max(1, forwards), free)
     runs = float(forwards + 2 * backwards)
     return Estimate(
         options=chosen(method),
@@ -250,8 +244,8 @@ def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: i
         hvps=0,
         runs=runs,
         seconds=runs * n * speed.forward,
-        memory=round(HELD * batch * (sizes.forward(n, n, read) + (sizes.graph(n, n) if backwards else 0))),
-        batch=batch,
+        memory=step.needed,
+        batch=step.copies,
         free=free,
         method=method.name,
     )

@@ -1,16 +1,16 @@
 """GiLOT (Li 2024): the move of the output distribution, in optimal transport, when a token is masked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.numerics import kl
+from heta_lens._util.numerics import Divergence, kl
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
@@ -18,8 +18,6 @@ from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks, re
 from heta_lens.prediction.generation import Beams, Writer, beam_search
 from heta_lens.prediction.masking import masked_copies, masked_effects
 from heta_lens.prediction.prediction import Prediction
-
-Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-probabilities of two distributions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,7 +70,7 @@ class Gilot(WithMask, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done, vector = partial(progress.add, "forwards"), prediction.mask_vector(self.mask)
-        distance: Distance = kl if self.distance == "kl" else euclidean
+        distance: Divergence = kl if self.distance == "kl" else euclidean
         if self.distance == "ot":
             distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
         batches = prediction.prompt.batches(self.batch, len(prediction))

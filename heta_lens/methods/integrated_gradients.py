@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.target_kinds import Kind, Side, members, sides
+from heta_lens._util.target_kinds import Kind, members, sides
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale
@@ -28,7 +28,7 @@ FEW = 8  # steps, below which more steps are the first thing to try
 AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
 AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of the token
 
-Rule: TypeAlias = Literal["gauss_legendre", "left", "right", "middle", "trapezoid"]
+Quadrature: TypeAlias = Literal["gauss_legendre", "left", "right", "middle", "trapezoid"]
 Strategy: TypeAlias = Literal["greedy", "maxcount"]
 
 
@@ -43,7 +43,7 @@ class PathIntegral(WithBos, WithScale, WithBatch):
 
     mask: Annotated[Mask | None, check_mask] = None
     steps: Annotated[int, COUNT] = 50
-    rule: Rule = "gauss_legendre"
+    rule: Quadrature = "gauss_legendre"
 
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
@@ -142,7 +142,7 @@ def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[T
     return start
 
 
-def quadrature(rule: Rule, steps: int) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
+def quadrature(rule: Quadrature, steps: int) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
     """Return points on [0, 1], with weights that sum to 1."""
     if rule == "gauss_legendre":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
@@ -260,7 +260,10 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         start = path_start(prediction, self.mask, self.keep_bos)
-        path = word_path(prediction.embeddings, start, self.anchors(prediction))
+        anchors, points = self.anchors(prediction), [prediction.embeddings]
+        for anchor in anchors:  # backwards; every dimension is monotone
+            points.append(monotone(anchor, points[-1], start, len(anchors)))
+        path = torch.stack([start, *reversed(points)])
         for _ in range(self.factor):
             path = halved(path)
 
@@ -317,17 +320,13 @@ def anchor_words(
 def neighbours(
     table: Float[Tensor, "vocab d"], squares: Float[Tensor, "vocab"], tokens: Int[Tensor, "word"], count: int
 ) -> Int[Tensor, "word near"]:
-    """Return the nearest words of each token, in the vocabulary's order; ties at the last place go to the lower id.
+    """Return the nearest words of each token, in the vocabulary's order; ties go to the lower id.
 
     ``squares`` are the squared norms of all words; the token's norm is the same in all its distances, and left out.
     """
     distance = squares - 2 * einsum(table[tokens], table, "word d, vocab d -> word vocab")
     distance.scatter_(1, rearrange(tokens, "word -> word 1"), inf)  # a token is not its own neighbour
-    furthest = distance.kthvalue(count, keepdim=True).values
-    closer, level = distance < furthest, distance == furthest
-    room = count - closer.sum(-1, keepdim=True)
-    nearest = closer | (level & (level.cumsum(-1) <= room))
-    return rearrange(nearest.nonzero()[:, 1], "(word near) -> word near", near=count)
+    return distance.argsort(stable=True)[:, :count].sort().values
 
 
 def between(
@@ -345,16 +344,6 @@ def monotone(
 ) -> Float[Tensor, "*#batch d"]:
     """Return the anchor in dimensions in which the anchor lies between, elsewhere a step towards the baseline."""
     return torch.where(between(anchor, here, baseline), anchor, torch.lerp(here, baseline, 1 / steps))
-
-
-def word_path(
-    embeddings: Float[Tensor, "pos d"], start: Float[Tensor, "pos d"], anchors: Float[Tensor, "step pos d"]
-) -> Float[Tensor, "point pos d"]:
-    """Build the path from the start to the embeddings, backwards; every dimension is monotone."""
-    points = [embeddings]
-    for anchor in anchors:
-        points.append(monotone(anchor, points[-1], start, len(anchors)))
-    return torch.stack([start, *reversed(points)])
 
 
 def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
@@ -432,12 +421,7 @@ class Faml(WithMask, WithBos):
         like, unlike = prediction.rerun().log_probs(both)
         entropy = -(prediction.log_probs.exp() * like).sum()
         kept_size = softplus(theta) if self.penalty == "bce" else theta.sigmoid()
-        still_predicted = -log_others(unlike, target)
+        others = torch.ones_like(unlike, dtype=torch.bool)
+        others[members(target)] = False
+        still_predicted = -unlike[others].logsumexp(0)  # log(1 - p), precise where p is nearly 1
         return self.fidelity * entropy + self.sparsity * kept_size.mean() + self.complement * still_predicted
-
-
-def log_others(log_probs: Float[Tensor, "vocab"], tokens: Side) -> Float[Tensor, ""]:
-    """Return ``log(1 - p)``, without loss of precision where p is nearly 1."""
-    others = torch.ones_like(log_probs, dtype=torch.bool)
-    others[members(tokens)] = False
-    return log_probs[others].logsumexp(0)

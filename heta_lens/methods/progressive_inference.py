@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Done, Work
@@ -75,8 +74,8 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
             return {"forwards": self.samples + 2}
         return {"forwards": 1 + (self.before == "bos" and not prediction.begins)}
 
-    def positions_read(self, prediction: Prediction) -> int:
-        return len(prediction)
+    def positions_read(self, tokens: int) -> int:
+        return tokens
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done = partial(progress.add, "forwards")
@@ -110,15 +109,13 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)
         values = likelihoods[:, len(prediction) - players :].reshape(-1)[proper]
-        weights = evened(pooled[proper].sum(1), players)
+        size = pooled[proper].sum(1)
+        share = np.bincount(size, minlength=players)[1:] / max(1, len(size))
+        weights = (
+            coalitions.sizes(players)[size - 1] / share[size - 1]
+        )  # whose sums by size are Shapley values' weights
         shares = coalitions.shapley(pooled[proper], values, weights, empty, full, self.penalty)
         gap = abs(full - empty - float(shares.sum()))
         return Scores(
             coalitions.placed(prediction, members, shares), {"coalitions": int(proper.sum()), "completeness_gap": gap}
         )
-
-
-def evened(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:
-    """Return weights whose sums by coalition size are the weights in Shapley values."""
-    share = np.bincount(size, minlength=players)[1:] / max(1, len(size))
-    return coalitions.sizes(players)[size - 1] / share[size - 1]

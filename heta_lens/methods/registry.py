@@ -1,15 +1,20 @@
 """Methods and presets by name: HETA, rival methods, and methods of further packages."""
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from heta_lens._util.options import check_choice, check_names, is_object_name, named_object
+from heta_lens._util.files import brief
+from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object
 from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.heta.options import CAREFUL
+from heta_lens.prediction.prediction import Prediction
+
+MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
+"""A name, a ready method, or a function of a prediction that returns scores."""
 
 GROUP = "heta_lens.methods"  # of entry points, by which another package adds methods
 
@@ -206,3 +211,25 @@ def preset(name: str, **changes: Any) -> Method:
     kind: Any = METHODS[method]
     check_names(kind, changes)
     return kind(**options)
+
+
+def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
+    """Return the method or preset of a name, with the options, or the ready method as given."""
+    if isinstance(method, type) or not (isinstance(method, str | Method) or callable(method)):
+        raise TypeError(
+            f"method={brief(method)} must be a name, as 'heta', a ready method, as METHODS['lime'](samples=500), "
+            "or a function (prediction) -> scores"
+        )
+    if not isinstance(method, str):
+        if options:
+            raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
+        return method if isinstance(method, Method) else as_method(method)()
+    method, options = method_and_options(method, options)
+    if method not in METHODS:
+        lower = method.lower()
+        meant = f" (did you mean {lower!r}?)" if lower in METHODS else hint(lower, [*PRESETS, *METHODS])
+        raise ValueError(
+            f"method={brief(method)} is not in heta_lens.METHODS or PRESETS{meant}: `heta-lens methods` lists them"
+        )
+    check_names(METHODS[method], options)
+    return METHODS[method](**options)

@@ -143,7 +143,11 @@ class SeaCot(WithSeed, WithBatch):
 
             entailed = (said(encode(YES)) - said(encode(NO))).cpu().double().sigmoid()
         else:
-            entailed = torch.tensor([entailment_by(self.entail, text, claimed) for text in texts], dtype=torch.float64)
+            probabilities = [self.entail(text, claimed) for text in texts]
+            for text, probability in zip(texts, probabilities, strict=True):
+                if not 0 <= float(probability) <= 1:
+                    raise ValueError(f"entail gave {probability!r} for {text!r}, which is not a probability")
+            entailed = torch.tensor([*map(float, probabilities)], dtype=torch.float64)
         words_by_text = [content_words(text) for text in texts]
         shared = entailed.new_tensor([overlap(found, content_words(claimed)) for found in words_by_text])
         weights = weighed(entailed + shared, self.weights)
@@ -175,14 +179,6 @@ class SeaCot(WithSeed, WithBatch):
 
         batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)
         return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
-
-
-def entailment_by(entail: Callable[[str, str], float], explanation: str, claimed: str) -> float:
-    """Return the result of a user's function; refuse anything but a probability."""
-    probability = entail(explanation, claimed)
-    if not 0 <= float(probability) <= 1:
-        raise ValueError(f"entail gave {probability!r} for {explanation!r}, which is not a probability")
-    return float(probability)
 
 
 def readable(prediction: Prediction, ids: Sequence[int]) -> str:

@@ -108,7 +108,8 @@ class WithSources(WithMask, WithBatch):
         whole = members(text, spans, split(self.splitter or sentences, text), fixed)
         parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
         sources = np.array(parts, dtype=bool).reshape(-1, len(ids))
-        if len(sources) > 1 and not self.query and not is_finished(text) and sources[-1, -1]:
+        finished = any(match.end() == len(text) for match in END.finditer(text))
+        if len(sources) > 1 and not self.query and not finished and sources[-1, -1]:
             return fixed | sources[-1], sources[:-1]
         return fixed, sources
 
@@ -180,11 +181,6 @@ class WithSources(WithMask, WithBatch):
     @abstractmethod
     def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
         """Compute the values of at least one source."""
-
-
-def is_finished(text: str) -> bool:
-    """Return whether the text ends with the end of a sentence or line."""
-    return any(match.end() == len(text) for match in END.finditer(text))
 
 
 def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:

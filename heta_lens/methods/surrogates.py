@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from heta_lens._util.options import COUNT, MOST, AtLeast
 from heta_lens._util.python import check_extra, warn
@@ -75,7 +75,8 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         values = coalitions.worths(
             members, masks, coalitions.with_only(prediction, self.mask, self.scale, self.batch, progress)
         )
-        weights = nearness(masks, self.width)
+        distances = 1 - np.sqrt(masks.mean(1))  # by the cosine to the whole context: √(k/M) for k tokens of M
+        weights = np.exp(-((distances / self.width) ** 2))
         fit = {"ridge": coalitions.ridge, "lasso": coalitions.lasso}[self.surrogate]
         linear = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)
         facts = {"intercept": linear.intercept, "fit": coalitions.explained(linear(masks), values, weights)}
@@ -83,11 +84,6 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 
     def _count(self, players: int) -> int:
         return max(200, 2 * players) if self.samples is None else self.samples
-
-
-def nearness(masks: Bool[np.ndarray, "sample player"], width: float | int) -> Float[np.ndarray, "sample"]:
-    """Weigh samples by the cosine distance to the whole context: ``1 - √(k/M)`` for k tokens of M."""
-    return np.exp(-(((1 - np.sqrt(masks.mean(1))) / width) ** 2))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

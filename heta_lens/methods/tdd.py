@@ -12,7 +12,7 @@ from torch import Tensor
 from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, refuse_hooks, refuse_overlong
-from heta_lens.prediction.coalitions import led_by, read_alone
+from heta_lens.prediction.coalitions import led_by, read_present
 from heta_lens.prediction.prediction import Prediction, runner_up
 from heta_lens.prediction.target import joint_logit
 
@@ -69,8 +69,8 @@ class Tdd(WithBatch):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": (self.direction != "forward") * len(prediction) + (self.direction != "backward")}
 
-    def positions_read(self, prediction: Prediction) -> int:
-        return 1 if self.direction == "backward" else len(prediction)
+    def positions_read(self, tokens: int) -> int:
+        return 1 if self.direction == "backward" else tokens
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done = partial(progress.add, "forwards")
@@ -83,7 +83,7 @@ class Tdd(WithBatch):
             if self.add_bos and bos is not None:
                 ids, parts = led_by(bos, ids, parts, ids.flip(0) != bos)
             batches = prediction.prompt.batches(self.batch, len(prediction))
-            scores.append(steps(read_alone(prediction, ids, parts, read, batches, done)).flip(0))
+            scores.append(steps(read_present(prediction, ids, parts, read, batches, done)).flip(0))
         if self.direction != "backward":
             with torch.no_grad():
                 prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]

@@ -28,7 +28,6 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
 
 Steps: TypeAlias = Sequence[float] | Literal["tokens"]
-Kind: TypeAlias = Literal["value", "drop"]
 
 TENTHS = tuple(share / 10 for share in range(11))
 
@@ -88,16 +87,13 @@ def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
     return shares, [token_count(share, tokens) for share in shares]
 
 
-def aopc(drawn: Curve, *, insert: bool = False, skip_first: bool = False) -> float:
-    """Return the mean fall of the likelihood from the start of the curve (``insert``: its rise); more is better.
-
-    ``skip_first`` leaves the start, a fall of 0, out of the mean (ERASER).
-    """
-    drops = drawn.values[0] - np.array(drawn.values)[int(skip_first) :]
+def aopc(drawn: Curve, *, insert: bool = False) -> float:
+    """Return the mean fall of the likelihood from the start of the curve (``insert``: its rise); more is better."""
+    drops = drawn.values[0] - np.array(drawn.values)
     return float(-drops.mean() if insert else drops.mean())
 
 
-def area(drawn: Curve, kind: Kind = "value") -> float:
+def area(drawn: Curve, kind: Literal["value", "drop"] = "value") -> float:
     """Return the area under the curve, by trapezoids; with ``drop``, the area under the fall of the likelihood."""
     check_choice("kind", kind, ("value", "drop"))
     values = np.array(drawn.values)

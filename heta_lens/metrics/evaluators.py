@@ -12,14 +12,14 @@ from torch import Tensor
 from heta_lens.attribution import Attribution
 from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
-from heta_lens.metrics.scores import Norm, normalised
+from heta_lens.metrics.scores import Normalisation, normalised
 from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 
 RUNS = 5  # of a method under noise, or with different seeds
 NEEDLESS = "the prediction needs no context: it is the same without any"
-READINGS: dict[str, evidence.Reading] = {
+READINGS: dict[str, evidence.DsaReading] = {
     "dsa": "supervised",
     "dsa_selected": "model_selected",
     "dsa_segments": "segments",
@@ -166,7 +166,7 @@ def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
     return {"sensitivity": variation(case, runs, "max"), "sensitivity_sum": variation(case, runs, "sum")}
 
 
-def variation(case: MetricCase, runs: Sequence[Attribution], norm: Norm) -> float:
+def variation(case: MetricCase, runs: Sequence[Attribution], norm: Normalisation) -> float:
     """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
     return robustness.sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in of_candidates]))
@@ -186,8 +186,8 @@ def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
     assert case.instance.paraphrase is not None
     prediction = case.ask(case.instance.paraphrase)
     other = case.ready(case.instance.paraphrase, prediction)(prediction)
-    agreement = robustness.paraphrase_consistency(case.attribution.without_special(), other.without_special())
-    return value_or_reason(agreement.correlation, "fewer than 3 words match, or the scores of one text are all equal")
+    correlation = robustness.paraphrase_consistency(case.attribution.without_special(), other.without_special())
+    return value_or_reason(correlation, "fewer than 3 words match, or the scores of one text are all equal")
 
 
 def evaluate_weight_randomisation(case: MetricCase) -> Value:

@@ -25,7 +25,7 @@ from heta_lens.metrics.scores import (
 )
 
 Order = Literal["morf", "lerf"]
-Reading: TypeAlias = Literal["supervised", "model_selected", "segments", "thresholded_max"]
+DsaReading: TypeAlias = Literal["supervised", "model_selected", "segments", "thresholded_max"]
 
 
 def ranked(scores: Float[Tensor, "pos"], candidates: Positions | None = None, order: Order = "morf") -> list[int]:
@@ -60,7 +60,7 @@ def dsa(
     distractor: Positions,
     gold: Positions | None = None,
     *,
-    reading: Reading = "supervised",
+    reading: DsaReading = "supervised",
     over: Literal["segments", "context"] | None = None,
     threshold: float = 0.5,
     k: int | None = None,
@@ -79,7 +79,7 @@ def dsa(
 
     ``over`` is the denominator of the shares: the two segments (the default except for ``segments``) or the context.
     """
-    check_choice("reading", reading, get_args(Reading))
+    check_choice("reading", reading, get_args(DsaReading))
     check_choice("over", over, (None, "segments", "context"))
     check_number("threshold", threshold)
     scores = finite_scores(scores)

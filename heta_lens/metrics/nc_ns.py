@@ -25,8 +25,8 @@ from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.scores import (
     DISTANCES,
     Apart,
-    Distance,
-    Norm,
+    DistanceName,
+    Normalisation,
     Positions,
     Sign,
     candidate_positions,
@@ -72,9 +72,9 @@ def soft(
     scores: Float[Tensor, "pos"],
     *,
     sign: Sign = "relu",
-    norm: Norm = "sum",
+    norm: Normalisation = "sum",
     keep: float | None = None,
-    distance: Distance = "root",
+    distance: DistanceName = "root",
     draws: int = 1,
     randoms: int = 1,
     paired: bool = False,
@@ -201,13 +201,12 @@ def hard(
     *,
     k: int | None = None,
     share: float = 0.2,
-    as_reagent: bool = False,
     candidates: Positions | None = None,
 ) -> dict[str, float]:
     """Compute NC and NS of the ``k`` tokens with the highest scores (by default a ``share``, rounded down).
 
-    Both are shares of the distance without any candidate, and more is better; NaN if this distance is 0.
-    ``as_reagent`` takes another distance in the numerator of NC than in its denominator, as ReAGent's code does.
+    Both are shares of the distance without any candidate, and more is better; NaN if this distance is 0. ReAGent's code
+    takes another distance in the numerator of NC than in its denominator.
     """
     check_number("share", share, 0, 1)
     scores = finite_scores(scores, len(prediction))
@@ -216,8 +215,6 @@ def hard(
     gone = rows_of([first, {*positions} - {*first}, positions], len(scores))
     apart = distances(prediction, gone, DISTANCES["root"])
     nc, ns = ratios(apart[:1], apart[1:2], float(apart[2]))
-    if as_reagent and apart[2] > 0:
-        nc = distances(prediction, gone[:1], DISTANCES["hellinger"]) / apart[2]
     return {"nc": float(nc), "ns": float(ns)}
 
 

@@ -5,14 +5,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product, starmap
 from math import nan
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import check_at_least, check_choice
+from heta_lens._util.options import check_at_least
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.metrics.scores import Positions, candidate_positions, finite_numbers, finite_scores
@@ -68,27 +68,18 @@ def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
     return float(runs.double().std(0).mean())
 
 
-class Agreement(NamedTuple):
-    """Agreement of two texts; ``correlation`` is NaN for fewer than three matching words or constant scores."""
-
-    correlation: float
-    pairs: int
-    coverage: float
-
-
-def paraphrase_consistency(first: Attribution, second: Attribution, reduce: Literal["sum", "max"] = "sum") -> Agreement:
+def paraphrase_consistency(first: Attribution, second: Attribution) -> float:
     """Spearman's correlation over the shared words of a text and its paraphrase, from -1 to 1; more is better.
 
-    Words match by their stems, from left to right, at most once; auxiliaries and "by" do not match. ``coverage`` is the
-    share of the first text's remaining words with a match.
+    Words match by their stems, from left to right, at most once; auxiliaries and "by" do not match. NaN for fewer than
+    three matching words or constant scores.
     """
-    ours, theirs = (
-        [word for word in attribution.by_word(reduce) if stem(word.text)] for attribution in (first, second)
-    )
+    ours, theirs = ([word for word in of.by_word() if stem(word.text)] for of in (first, second))
     pairs = matched([word.text for word in ours], [word.text for word in theirs])
-    scores = torch.tensor([[ours[i].score, theirs[j].score] for i, j in pairs], dtype=torch.float64).reshape(-1, 2)
-    correlation = nan if len(pairs) < FEWEST_PAIRS else rank_correlation(scores[:, 0], scores[:, 1])
-    return Agreement(correlation, len(pairs), len(pairs) / max(1, len(ours)))
+    if len(pairs) < FEWEST_PAIRS:
+        return nan
+    scores = torch.tensor([[ours[i].score, theirs[j].score] for i, j in pairs], dtype=torch.float64)
+    return rank_correlation(scores[:, 0], scores[:, 1])
 
 
 def matched(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
@@ -199,25 +190,16 @@ def first_token(prediction: Prediction, setting: Setting, seed: int = 0) -> int:
     return int(drawn_token(log_probs[None], draw, setting.temperature, setting.top_p)[0])
 
 
-def relative_change(
-    figures: Sequence[float],
-    errors: Sequence[float],
-    *,
-    reduce: Literal["max", "mean"] = "max",
-    reference: float | None = None,
-) -> float:
-    """Return the distance between the values of settings, in percent of their mean, at least 0; less is better.
+def relative_change(figures: Sequence[float], errors: Sequence[float], *, reference: float | None = None) -> float:
+    """Return the distance of the two values furthest apart, in percent of the mean, at least 0; less is better.
 
-    ``max`` takes the two values furthest apart, ``mean`` the average distance from the mean; with a ``reference``, the
-    distances and the percentages are from the reference. NaN if the mean is within two of its standard errors of 0,
-    because a percentage of 0 is meaningless.
+    With a ``reference``, return the mean distance from it, in percent of it. NaN if the divisor is within two standard
+    errors of 0, because a percentage of 0 is meaningless.
     """
-    check_choice("reduce", reduce, ("max", "mean"))
     values = np.array(figures, dtype=float)
     base = float(values.mean()) if reference is None else reference
     if not np.isfinite([*values, *errors]).all() or abs(base) < max(1e-6, 2 * float(np.mean(errors))):
         return nan
-    if reduce == "mean" or reference is not None:
-        gaps = np.abs(values - base)
-        return 100 * float(gaps.max() if reduce == "max" else gaps.mean()) / abs(base)
+    if reference is not None:
+        return 100 * float(np.abs(values - base).mean()) / abs(base)
     return 100 * float(np.ptp(values)) / abs(base)

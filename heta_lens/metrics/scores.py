@@ -19,7 +19,7 @@ from heta_lens.prediction.target import joint_logit
 
 Positions: TypeAlias = Collection[int]
 Sign: TypeAlias = Literal["relu", "abs", "none"]
-Norm: TypeAlias = Literal["none", "sum", "softmax", "max", "minmax", "sigmoid", "zscore"]
+Normalisation: TypeAlias = Literal["none", "sum", "softmax", "max", "minmax", "sigmoid", "zscore"]
 
 
 def finite_scores(scores: Any, length: int | None = None, name: str = "scores") -> Float[Tensor, "pos"]:
@@ -113,13 +113,13 @@ def signed(scores: Float[Tensor, "pos"], sign: Sign) -> Float[Tensor, "pos"]:
     return {"relu": torch.relu, "abs": torch.abs, "none": torch.clone}[sign](scores)
 
 
-def normalised(scores: Float[Tensor, "pos"], sign: Sign = "relu", norm: Norm = "sum") -> Normalised:
+def normalised(scores: Float[Tensor, "pos"], sign: Sign = "relu", norm: Normalisation = "sum") -> Normalised:
     """Normalise scores in float64, after the treatment of negative scores by ``sign``.
 
     ``sum`` divides by the sum and ``max`` by the largest score; ``minmax`` stretches the scores from 0 to 1, ``zscore``
     to mean 0 and deviation 1; ``softmax`` and ``sigmoid`` are these functions; ``none`` leaves the scores.
     """
-    check_choice("norm", norm, get_args(Norm))
+    check_choice("norm", norm, get_args(Normalisation))
     values = signed(finite_scores(scores).double(), sign)
     level = values.unique().numel() == 1
     if norm in ("sum", "max"):
@@ -158,7 +158,7 @@ def with_mean(values: Float[Tensor, "pos"], mean: float) -> Normalised:
     return Normalised((values * factors[first_uncut]).clamp(max=1), level)
 
 
-Distance: TypeAlias = Literal["root", "hellinger", "hellinger_sq", "target_prob", "kl"]
+DistanceName: TypeAlias = Literal["root", "hellinger", "hellinger_sq", "target_prob", "kl"]
 Apart: TypeAlias = Callable[[Tensor, Tensor, Target], Tensor]
 """A distance, from the log-probabilities after and before a change, and the target."""
 

@@ -4,10 +4,9 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; `key_values` has that difference.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import index
 from typing import Any, TypeAlias
@@ -27,9 +26,7 @@ from heta_lens.model.hooks import (
     BatchHook,
     Hook,
     KeysValues,
-    Places,
-    PositionHook,
-    after_attention_name,
+    ReadAt,
     bare,
     is_hooked_transformer,
     names_filter,
@@ -110,6 +107,7 @@ class ModelAdapter:
     """A live model: ids (or embeddings) in, logits at chosen positions out."""
 
     model: Any  # a HookedTransformer, or a TransformerBridge
+    output_forms: dict[int, OutputForm] = field(default_factory=dict, init=False, repr=False)  # noted by `streams`
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -213,7 +211,9 @@ class ModelAdapter:
     def sizes(self) -> Sizes:
         config, d = self.model.cfg, int(self.model.cfg.d_model)
         d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
-        return Sizes(self.layers, d, d_mlp, int(config.n_heads), self.vocabulary, self.dtype.itemsize)
+        heads = int(config.n_heads)
+        d_values = int(getattr(config, "n_key_value_heads", None) or heads) * int(config.d_head)
+        return Sizes(self.layers, d, d_mlp, heads, self.vocabulary, self.dtype.itemsize, d_values)
 
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
         """Return W_O by head; quantised and offloaded weights are run instead of read."""
@@ -255,7 +255,7 @@ class ModelAdapter:
         ids: Int[Tensor, "batch pos"],
         hooks: Mapping[str, Hook] | None = None,
         *,
-        read: Places = (-1,),
+        read: ReadAt = (-1,),
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
         first: int = 0,
@@ -271,9 +271,9 @@ class ModelAdapter:
             count("forwards", len(ids))
         blocks = range(first, self.layers) if only is None else range(only, only + 1)
         added = list((hooks or {}).items())
-        with holding(self):  # hooks of another thread must not decide at which point positions are dropped
-            if not whole:
-                added.append((self._read_site(added, blocks), partial(rows, read)))
+        if not whole:
+            added.append((READ, partial(rows, read)))
+        with holding(self):
             for layer in range(self.layers):
                 if layer not in blocks:
                     self._skip(layer)
@@ -282,11 +282,6 @@ class ModelAdapter:
                 logits = self.model(ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
-
-    @cached_property
-    def output_forms(self) -> dict[int, OutputForm]:
-        """The forms of the blocks' outputs, noted by `streams`."""
-        return {}
 
     def _skip(self, layer: int) -> None:
         """Let a block return its input until the current call ends.
@@ -316,33 +311,6 @@ class ModelAdapter:
             if attention is not None and LAST_PATTERN in vars(attention):
                 _drop_pattern(attention)
                 _hook_until_end(self.model, attention, _drop_pattern)
-
-    def _read_site(self, added: Sequence[tuple[str, Hook]], blocks: range) -> str:
-        """Return the hook point for dropping the positions that are not read.
-
-        Positions can go after the last attention, unless a hook may need the others. A bridge adds the MLP's output to
-        the residual stream of all positions, so its positions go before the unembedding.
-        """
-        if self.layers - 1 not in blocks or not self._after_attention:
-            return READ
-        for name, hook in added:
-            if name in self._after_attention and not isinstance(hook, PositionHook):
-                return READ
-        for name in self._after_attention:
-            for handle in self.points[name].fwd_hooks:
-                if not isinstance(handle.user_hook, PositionHook):
-                    return READ
-        return after_attention_name(self.layers - 1)
-
-    @cached_property
-    def _after_attention(self) -> list[str]:
-        """The hook points after the last attention; empty if positions cannot be dropped after the last attention."""
-        last, parallel = self.layers - 1, getattr(self.model.cfg, "parallel_attn_mlp", False)
-        if parallel or after_attention_name(last) not in self.points or not is_hooked_transformer(self.model):
-            return []
-        block = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
-        after = re.compile(rf"blocks\.{last}\.({block})|ln_final\..*|unembed\..*")
-        return list(filter(after.fullmatch, self.points))
 
     @one_at_a_time("self")
     @torch.no_grad()
@@ -383,7 +351,7 @@ class ModelAdapter:
         with holding(self):
             undo_at_end(self.model, partial(_remove, added))
             for name, hook in hooks:
-                kind = type(hook) if isinstance(hook, BatchHook | PositionHook) else partial
+                kind = BatchHook if isinstance(hook, BatchHook) else partial
                 added.append((self.points[name], kind(_record, fired, name, hook)))
                 self.points[name].add_hook(added[-1][1])
             yield

@@ -6,7 +6,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psutil
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 logger = logging.getLogger("heta_lens")
 
 GRAPH, PRODUCT = 3, 2  # in forward runs: building the graph of g's gradient, and then every product with H
+FIRST_ORDER = 0.3  # of such a graph: the graph of a gradient that is not differentiated again
 MASKED = 1.0  # in forward runs: starting a batch of masked runs
 SHORT = 32  # positions: shorter runs take no less time
 
@@ -34,23 +35,44 @@ class Sizes(NamedTuple):
     heads: int
     vocabulary: int
     itemsize: int
+    d_values: int  # of all value vectors of a position, of the heads that have their own
+
+    @classmethod
+    def of(cls, config: Any, itemsize: int) -> "Sizes":
+        """Return the sizes of a configuration of transformers."""
+        text = config.get_text_config()
+        d, heads = text.hidden_size, text.num_attention_heads
+        own = getattr(text, "num_key_value_heads", None) or heads
+        d_head = getattr(text, "head_dim", None) or d // heads
+        d_mlp = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * d
+        return cls(text.num_hidden_layers, d, d_mlp, heads, text.vocab_size, itemsize, own * d_head)
+
+    def cache(self, tokens: int) -> int:
+        """Bytes of a lean cache: the embeddings, the last states, and the values of every layer."""
+        return self.itemsize * tokens * (2 * self.d_model + self.layers * self.d_values)
 
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
-        """Bytes of a forward run without a graph: activations of a layer, keys and values of every layer."""
-        patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
-        layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
-        times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
-        return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
+        """Bytes of a forward run without a graph: the activations of a layer, and the keys and values kept before."""
+        patterns = 2.25 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
+        layer = queries * (6 * self.d_model + 3 * self.d_mlp + patterns * self.heads * keys)
+        kept = 4 * self.layers * keys * self.d_values if queries < keys else 0  # joined with those of the run
+        return round(self.itemsize * (layer + kept + 4 * read * self.vocabulary))
+
+    def gradient(self, queries: int, keys: int) -> int:
+        """Bytes of a gradient that is not differentiated again."""
+        return round(FIRST_ORDER * self.graph(queries, keys))
 
     def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
         """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's graph and the layers' ends."""
-        layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
+        patterns = 4.25 if self.itemsize >= 4 else 6
+        layer = round(self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + patterns * self.heads * keys))
         return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
 
     def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
         """Bytes of a Hessian-vector product without its graph, up through the layers and down again."""
-        layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
-        within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
+        patterns = 2.8 if self.itemsize >= 4 else 4
+        layer = round(self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + patterns * self.heads * keys))
+        within = self.itemsize * queries * (10 * self.d_model + 6 * self.d_mlp + 6 * self.heads * keys)  # of a block
         return within + self._streams(queries) if checkpoint else self.layers * layer
 
     def _streams(self, queries: int) -> int:

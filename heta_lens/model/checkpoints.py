@@ -1,12 +1,13 @@
 """Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -180,7 +181,7 @@ def read_from(name: str, kind: str, local: Path | None, read: Callable[[str], Re
     """Apply ``read`` to a folder or a name, without waiting for a hub that does not answer."""
     silent = not (local or constants.HF_HUB_OFFLINE or hub_answers(name))
     try:
-        with _offline() if silent else nullcontext():
+        with patch.object(constants, "HF_HUB_OFFLINE", silent or constants.HF_HUB_OFFLINE):
             return read(str(local or name))
     except (CheckpointError, MemoryError):
         raise
@@ -222,20 +223,6 @@ def hub_answers(name: str, seconds: float = ANSWER) -> bool:
     return any(answer.status_code < SERVER_ERRORS for answer in answers)
 
 
-_going_offline = Lock()
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Make the hub's client use local files only."""
-    with _going_offline:
-        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-        try:
-            yield
-        finally:
-            constants.HF_HUB_OFFLINE = before
-
-
 # ---------------------------------------------------------------------------------------------------------- gguf files
 DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 """Tokenizers that split digits off before anything else, which transformers does not read from GGUF files."""
@@ -247,21 +234,12 @@ class GgufModel(NamedTuple):
 
 
 def gguf_path(name: str, gguf_file: str | None) -> Path | None:
-    """Return the GGUF file at a path, or in a folder; None if there is no GGUF file to load.
-
-    A folder without config.json that contains one GGUF file stands for the file.
-    """
+    """Return the GGUF file at a path or in a folder; None for other models."""
     place = Path(name).expanduser()
-    if gguf_file is not None and not place.is_dir():
-        raise ValueError(f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is no folder here")
     if gguf_file is not None:
+        if not place.is_dir():
+            raise ValueError(f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is no folder here")
         place = place / gguf_file
-    elif place.is_dir() and not (place / "config.json").exists():
-        files = sorted(place.glob("*.gguf"))
-        if len(files) > 1:
-            names = ", ".join(file.name for file in files)
-            raise ValueError(f"the folder {name!r} has several GGUF files ({names}): say which with gguf_file=")
-        return files[0] if files else None
     elif place.is_dir() or place.suffix.lower() != ".gguf":
         return None
     if not place.is_file():

@@ -4,36 +4,20 @@ A `HookedTransformer` and a `TransformerBridge` share the names of their hook po
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import torch
 from einops import einsum, repeat
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # the output of the last norm
 OUT = "unembed.hook_out"
 
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # a pair per layer, in the layout of the model's own cache
-
-
-@runtime_checkable
-class Model(Protocol):
-    """The interface shared by HookedTransformer and TransformerBridge, next to submodules ``embed`` and ``blocks``."""
-
-    cfg: Any
-    tokenizer: Any
-    training: bool
-
-    @property
-    def hook_dict(self) -> dict[str, Any]: ...
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def modules(self) -> Iterator[nn.Module]: ...
-    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 def wrapped(model: Any) -> Any:
@@ -118,15 +102,11 @@ def stream_name(layer: int, layers: int) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- hooks
 Hook: TypeAlias = Callable[[Tensor], Tensor | None]  # reads an activation, and may return a replacement
-Places: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # positions to read: the same in all copies, or per copy
+ReadAt: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # positions to read: the same in all copies, or per copy
 
 
 class BatchHook(partial[Any]):
     """A hook for many runs, with several copies of a prompt at once, from the first token on."""
-
-
-class PositionHook(partial[Any]):
-    """A hook that treats positions independently, so a run may pass a part of the positions."""
 
 
 def put(states: Float[Tensor, "batch pos d"]) -> Hook:
@@ -166,7 +146,7 @@ def put_at(copies: Bool[Tensor, "copy"], position: int, state: Float[Tensor, "..
     return hook
 
 
-def rows(read: Places, live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read d"]:
+def rows(read: ReadAt, live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read d"]:
     """Select positions of an activation."""
     if isinstance(read, Tensor):
         return live.gather(1, repeat(read.to(live.device), "batch read -> batch read d", d=live.shape[-1]))

@@ -7,11 +7,11 @@ from functools import cached_property
 from inspect import signature
 from itertools import starmap
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 
-from heta_lens.model.hooks import KeysValues, Model, bare, wrapped
+from heta_lens.model.hooks import KeysValues, bare, wrapped
 
 NOTHING = torch.empty(0)  # stands for the keys of a layer that did not run
 
@@ -20,7 +20,7 @@ NOTHING = torch.empty(0)  # stands for the keys of a layer that did not run
 class KeyValueReuse(ABC):
     """Continue runs from the keys and values of a prefix, for one kind of model."""
 
-    model: Model
+    model: Any
     position_axis: ClassVar[int]  # of kept keys and values
 
     @abstractmethod
@@ -88,7 +88,7 @@ class BridgeReuse(KeyValueReuse):
         """
         if "cache" not in signature(wrapped(self.model).forward).parameters:
             return ["past_key_values"]
-        block = bare(cast(Any, self.model).blocks[0])
+        block = bare(self.model.blocks[0])
         return ["cache", "layer_past"] if "cache" in signature(block.forward).parameters else ["cache"]
 
 

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
-from unittest.mock import patch
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.utilities import get_device, quantization
+from transformer_lens.utilities import get_device
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -31,7 +30,6 @@ from transformers import (
 
 from heta_lens._util.options import check_choice, hint
 from heta_lens._util.python import warn
-from heta_lens.model.adapter import check_decoder
 from heta_lens.model.checkpoints import (
     WHOLE,
     Checked,
@@ -44,7 +42,6 @@ from heta_lens.model.checkpoints import (
     read_from,
     read_gguf,
 )
-from heta_lens.model.hooks import Model, wrapped
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
@@ -82,9 +79,7 @@ def _check_places(given: Mapping[str, Any]) -> None:
     both = [name for name in ("device", "device_map", "n_devices") if name in given]
     if len(both) > 1:
         raise ValueError(f"{both[0]}={given[both[0]]!r} and {both[1]}={given[both[1]]!r} both say where: give one")
-    places, limits = given.get("device_map", "auto"), given.get("max_memory", {})
-    if not isinstance(places, str | Mapping):
-        raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    places, limits = given.get("device_map"), given.get("max_memory", {})
     if not isinstance(limits, Mapping) or None in limits.values():
         sizes = "{0: '20GB', 'cpu': '60GB'}, or 0=20GB,cpu=60GB"
         raise TypeError(f"max_memory={limits!r} must say a size for each device: {sizes}")
@@ -105,16 +100,14 @@ def _check_places(given: Mapping[str, Any]) -> None:
 
 
 def _check_device(name: str, device: Any) -> None:
-    """Refuse values other than the devices of the machine."""
+    """Refuse values other than the devices of the machine, before anything is loaded."""
     try:
         place = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
-    except (RuntimeError, TypeError) as error:
+    except RuntimeError as error:
         raise ValueError(f"{name}={device!r} is no device, such as cpu, cuda or cuda:1") from error
-    if place.type == "meta":
-        raise ValueError(f"{name}='meta' holds no weights: heta_lens.estimate_memory needs none")
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if place.type in there and (place.index or 0) >= there[place.type]:
-        raise ValueError(f"{name}={str(device)!r}: this machine has {there[place.type]} devices {place.type}")
+    there = torch.cuda.device_count()
+    if place.type == "cuda" and (place.index or 0) >= there:
+        raise ValueError(f"{name}={str(device)!r}: this machine has {there} GPUs")
 
 
 def _dtype(dtype: Any) -> torch.dtype:
@@ -136,29 +129,22 @@ def quantisation(config: Any) -> Any:
         raise ValueError(f"quantization_config={config!r} is not 8bit or 4bit, nor a configuration of transformers")
     from transformers.quantizers.auto import AutoQuantizationConfig  # imports quantisation libraries
 
-    try:
-        return AutoQuantizationConfig.from_dict(dict(config))
-    except (ValueError, TypeError, ImportError) as error:
-        raise ValueError(f"quantization_config={dict(config)!r} is refused by transformers: {error}") from error
+    return AutoQuantizationConfig.from_dict(dict(config))
 
 
 def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
     """Return the checkpoint's dtype on a GPU, and float32 on a CPU, where half precision is slow."""
-    if saved is None or saved.itemsize >= 4 or not on_processor(given):
+    places = given.get("device_map")
+    if isinstance(places, Mapping):
+        on_cpu = {str(place) for place in places.values()} <= {"cpu", "disk"}
+    else:
+        device = given.get("device") or ("cpu" if places == "cpu" else get_device())
+        on_cpu = "n_devices" not in given and torch.device(device).type == "cpu"
+    if saved is None or saved.itemsize >= 4 or not on_cpu:
         return saved or torch.float32
     half = str(saved).removeprefix("torch.")
     warn(f"the model {name!r} is saved in {half} and loaded in float32, as is best on a CPU: dtype={half!r} keeps it")
     return torch.float32
-
-
-def on_processor(given: Mapping[str, Any]) -> bool:
-    """Return whether the model will run on the CPU alone."""
-    places = given.get("device_map")
-    if isinstance(places, Mapping):
-        return {str(place) for place in places.values()} <= {"cpu", "disk"}
-    if "n_devices" in given:
-        return False
-    return torch.device(given.get("device") or ("cpu" if places == "cpu" else get_device())).type == "cpu"
 
 
 def read_map(text: str) -> Any:
@@ -274,16 +260,6 @@ def load_model(
     return read_from(place, "model", local, lambda path: _booted(path, given))
 
 
-def load_without_weights(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Load the configuration and the tokenizer of a folder, or of a name on the hub."""
-    hub: Any = {"revision": revision, "trust_remote_code": trust_remote_code}
-
-    def read(place: str) -> tuple[Any, Any]:
-        return AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub)
-
-    return read_from(name, "model", folder_of(name, "model", revision), read)
-
-
 def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
     """Return a bridge of the model in a GGUF file, with plain weights."""
     for name in sorted(given.keys() - {"dtype", "device", "tokenizer"}):
@@ -314,21 +290,11 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     if quantised and not {"device_map", "n_devices"} & given.keys():  # quantised weights cannot be moved afterwards
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
     checked: Any = Checked(quantise)
-    logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # a filter is added once
+    # Kernels of bitsandbytes repeat a message about dtypes in every layer of every run.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
     check_in_memory(booted)
     return booted
-
-
-_logged: set[str] = set()
-
-
-def _once(record: logging.LogRecord) -> bool:
-    """Let a message through once: kernels of bitsandbytes repeat messages in every layer of every run."""
-    message = record.getMessage()
-    new = message not in _logged
-    _logged.add(message)
-    return new
 
 
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
@@ -395,7 +361,7 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
 def absent_model(
     config: Any, dtype: torch.dtype | str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> Any:
-    """Build a `TransformerBridge` on the meta device, where weights have no numbers, with a placeholder tokenizer.
+    """Build a model of transformers on the meta device, where weights have no numbers.
 
     ``config`` is a configuration, its folder or its name on the hub; ``dtype`` is the configuration's by default.
     """
@@ -414,30 +380,7 @@ def absent_model(
     kind = _dtype(dtype or config.dtype or torch.float32)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=kind, attn_implementation="eager", trust_remote_code=trust_remote_code
-            )
-        model.config.architectures = [type(model).__name__]
-        tokenizer = AutoTokenizer.from_pretrained(DEMO)
-        # TransformerLens splits only matrices that it can read, but weights without numbers cannot be misread.
-        with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
-            bridge = TransformerBridge.boot_transformers(
-                "model", hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
-            ).eval()
+            return AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=trust_remote_code)
     except Exception as error:  # the libraries raise anything for unknown architectures
         reason = f"a {config.model_type} model cannot be built without its weights: {first_sentence(error)}"
         raise ValueError(reason) from error
-    check_decoder(bridge)
-    return bridge
-
-
-def weights(model: Model) -> Iterator[Tensor]:
-    """Yield every tensor of a model once: a bridge may hold copies of parts of the wrapped weights."""
-    seen = set[int]()
-    for root in (wrapped(model), model):
-        module = cast(nn.Module, root)
-        for tensor in (*module.parameters(), *module.buffers()):
-            key = tensor.untyped_storage()._cdata
-            if key not in seen:
-                seen.add(key)
-                yield tensor

@@ -86,11 +86,6 @@ class TokenizerWrapper:
         first, *rest = matches
         return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
 
-    def is_single(self, text: str) -> bool:
-        """Return whether the text is encoded as a single token, with or without the leading space."""
-        encoded = map(self.encoder(), (text, text.lstrip()))
-        return any(len(ids) == 1 and self.decode(ids).strip() == text.strip() for ids in encoded)
-
     def spell(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """Return the tokens that write ``text`` after the context, if need be with different white space.
 

@@ -1,14 +1,11 @@
 """Circuitsvis token views for offline use, safe from the text of tokens."""
 
 import re
-from collections.abc import Sequence
 from html import escape
 from itertools import compress
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
@@ -24,11 +21,16 @@ def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = F
     through a reasoning is coloured by the score through the reasoning first, and by the reasoning's tokens too. Special
     tokens and a chat template's are left out, except with ``special=True``.
     """
+    from circuitsvis import tokens as views  # slow to import
+
     shown = ~hidden_in(attribution) | special
-    tokens = [*compress(attribution.tokens, shown.tolist())]
+    tokens = [_inert(token) for token in compress(attribution.tokens, shown.tolist())]
     if isinstance(attribution, Attribution):
-        notes, end = "; ".join(attribution.notes), scale_end(attribution, special=special)
-        return coloured_tokens(attribution.title, tokens, attribution.scores[shown], notes, end)
+        scores, end = attribution.scores[shown], scale_end(attribution, special=special)
+        # Circuitsvis colours the negative side only when the scale reaches there.
+        lowest = -end if bool((scores < 0).any()) else 0.0
+        view = views.colored_tokens(tokens, scores.tolist(), lowest, end)
+        return _view(attribution.title, "; ".join(attribution.notes), view)
     steps = zip(attribution.targets, (step.scores for step in attribution.steps), strict=True)
     named = [("all targets", attribution.total), *steps]
     if reasoning := attribution.reasoning:
@@ -38,22 +40,8 @@ def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = F
     scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values], 1)
     names = [_inert(name if name.strip() else repr(name)) for name, _ in named]  # white space alone is invisible
     notes = ["point at a target, or at a token; each target has its own scale", share_note(attribution.summed)]
-    from circuitsvis.tokens import colored_tokens_multi  # slow to import
-
-    view = colored_tokens_multi([*map(_inert, tokens)], scaled, names)
+    view = views.colored_tokens_multi(tokens, scaled, names)
     return _view(attribution.title, "; ".join(filter(None, notes)), view)
-
-
-def coloured_tokens(
-    title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "", end: float | None = None
-) -> View:
-    """Return tokens coloured by value: white at 0, deeper with size up to ``end``, blue above and orange below."""
-    from circuitsvis.tokens import colored_tokens  # slow to import
-
-    highest = deepest(values) if end is None else end
-    # Circuitsvis colours the negative side only when the scale reaches there.
-    lowest = -highest if bool((values < 0).any()) else 0.0
-    return _view(title, notes, colored_tokens([*map(_inert, tokens)], values.tolist(), lowest, highest))
 
 
 def _view(title: str, notes: str, shown: Any) -> View:

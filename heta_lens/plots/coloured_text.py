@@ -4,27 +4,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from jaxtyping import Float
-from torch import Tensor
 
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
-from heta_lens.plots.figures import (
-    INK,
-    NEEDED_BY,
-    QUIET,
-    colours_of,
-    draw_scale,
-    drawable,
-    figure_style,
-    quoted,
-)
-from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, percent_of, scale_end, shades, share_note, sink
+from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, figure_style, quoted
+from heta_lens.plots.scales import BLUE, ORANGE, WHITE, ColouredScores, Shade, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -33,24 +20,20 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any
 
-DEPTH = 0.8  # of the colours, so that black text is legible on the deepest
 DIRECTIONS = {"R": "R", "AL": "R", "L": "L"}  # by Unicode's strong directions
 
 
 @dataclass(frozen=True)
-class ColouredText:
-    """An attribution to colour tokens by, and the tokens of a span's answer, ``written``, which follow in a frame.
+class ColouredText(ColouredScores):
+    """A text to colour, and the tokens of a span's answer, ``written``, which follow in a frame.
 
-    ``marked`` are rows of evidence, and ``note`` is a line on the evidence. ``special`` tokens have no colour, unless
-    asked for.
+    ``marked`` are rows of evidence, and ``note`` is a line on the evidence.
     """
 
     title: str
-    scored: Attribution
     written: tuple[str, ...]
     marked: frozenset[int]
     note: str
-    special: bool
 
     @classmethod
     def of(
@@ -65,32 +48,24 @@ class ColouredText:
         scored = result.summed
         written = tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else ()
         rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
-        return cls(result.title, scored, written, rows, note or ("underlined: evidence" if rows else ""), special)
-
-    @cached_property
-    def end(self) -> float:
-        """The size of the scores with the deepest colour."""
-        return scale_end(self.scored, special=self.special)
-
-    @property
-    def shown(self) -> Float[Tensor, "pos"]:
-        """The scores as colours show them: 0 for a token without a colour."""
-        return self.scored.scores * (~self.scored.hidden | self.special)
+        return cls(scored, special, result.title, written, rows, note or ("underlined: evidence" if rows else ""))
 
     @property
     def tints(self) -> list[Shade]:
         """The light colour of each token, under black text."""
-        return [tint(shade) for shade in shades(self.shown, self.end)]
+        return [tint(shade_of(depth)) for depth in self.depths]
 
     @property
     def notes(self) -> list[str]:
-        """Lines on facts that the colours do not show: scores beyond the scale, removed tokens, and the frame."""
-        scored, most = self.scored, int(self.shown.abs().argmax())
-        beyond, left_out = float(scored.scores[most]), scored.diagnostics.left_out or 0
-        where = f"{quoted(scored.tokens[most])} at {int(scored.positions[most])}"
-        clipped = not sink(scored)[most] and abs(beyond) > self.end
+        """Lines on facts that the colours do not show: a score beyond the scale, removed tokens, and the frame."""
+        scored, beyond, left_out = self.attribution, self.beyond, self.attribution.diagnostics.left_out or 0
+        clipped = ""
+        if beyond is not None:
+            token, score = quoted(scored.tokens[beyond]), float(scored.scores[beyond])
+            where = f"{token} at {int(scored.positions[beyond])}"
+            clipped = f"{where} is beyond the scale: {score:.3g} ({self.share(score)})"
         possible = [
-            f"{where} is beyond the scale: {beyond:.3g} ({self.share(beyond)})" if clipped else "",
+            clipped,
             f"{left_out} token{'s' * (left_out > 1)} left out" if left_out else "",
             "framed: the answer that is explained" if self.written else "",
             share_note(scored),
@@ -102,16 +77,7 @@ class ColouredText:
     @property
     def all_tokens(self) -> tuple[str, ...]:
         """The tokens, and the tokens of the answer."""
-        return (*self.scored.tokens, *self.written)
-
-    def share(self, score: float) -> str:
-        """Return the share of a score in the sum of all sizes, in words."""
-        return f"{percent_of(self.scored.scores, score)} of the score"
-
-
-def tint(shade: Shade) -> Shade:
-    """Return a lighter shade, for black text on top."""
-    return Shade(*(round(255 - DEPTH * (255 - part)) for part in shade))
+        return (*self.attribution.tokens, *self.written)
 
 
 def directed_runs(texts: Sequence[str]) -> Iterator[tuple[bool, range]]:
@@ -260,7 +226,7 @@ def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piec
         ground = [part / 255 for part in colours[piece.token]]
         _rectangle(axes, piece.base, piece.left, piece.left + piece.width, fc=ground, ec="white", linewidth=0.4)
         axes.text(piece.left, piece.base, piece.text, size=SIZE, color="black")
-    answer = [piece for piece in pieces if piece.token >= len(shown.scored.tokens)]
+    answer = [piece for piece in pieces if piece.token >= len(shown.attribution.tokens)]
     for line in dict.fromkeys(piece.line for piece in answer):
         framed = [piece for piece in answer if piece.line == line]
         left, right = min(piece.left for piece in framed), max(piece.left + piece.width for piece in framed)
@@ -384,7 +350,7 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         if last:
             between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
             yield "\\hetaspace" if between_words else "\\hetainside"
-        if before < len(shown.scored.tokens) <= number:
+        if before < len(shown.attribution.tokens) <= number:
             yield "\\hetaedge"
         shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
         yield f"{boxes[number]}{{{shown_text}}}"

@@ -66,7 +66,7 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
         ]
 
     def document() -> str:
-        first, ranks = next(iter(named.values())).summed, _ranks(named)
+        first, (_, ranks) = next(iter(named.values())).summed, ranked(named)
         compared = [
             {"name": name, **described(result), "scores": result.summed.scores.tolist(), "ranks": ranks[name].tolist()}
             for name, result in named.items()
@@ -84,23 +84,27 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
 
 def frame_of(named: Named) -> pd.DataFrame:
     """Return a row per token with the score and the rank in each attribution."""
-    first = next(iter(named.values())).summed
+    first, (scores, ranks) = next(iter(named.values())).summed, ranked(named)
     columns: dict[str, Any] = {
         "position": first.positions.tolist(),
         "token": first.tokens,
         "special": first.special.tolist(),
     }
-    ranks = _ranks(named)
-    for name, result in named.items():
-        columns |= {name: result.summed.scores.tolist(), f"rank by {name}": ranks[name]}
+    for name in named:
+        columns |= {name: scores[name].tolist(), f"rank by {name}": ranks[name].tolist()}
     return pd.DataFrame(columns)
 
 
-def _ranks(named: Named) -> pd.DataFrame:
-    """Return the ranks of the tokens in each attribution, with 1 for the highest score."""
-    scores = pd.DataFrame({name: result.summed.scores.tolist() for name, result in named.items()})
+def ranked(named: Named, *, special: bool = True) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the scores and the ranks in each attribution, with 1 for the highest score, by position.
+
+    Hidden tokens have no row and no rank with ``special=False``.
+    """
+    known = best_known(named)
+    columns = {name: result.summed.scores.tolist() for name, result in named.items()}
+    scores = pd.DataFrame(columns, index=known.positions.tolist()).loc[(~known.hidden | special).tolist(), :]
     sizes = scores.abs() if ranked_by_size(named) else scores
-    return sizes.rank(ascending=False, method="first").astype(int)
+    return scores, sizes.rank(ascending=False, method="first").astype(int)
 
 
 def check_comparable(named: Named) -> None:

@@ -9,16 +9,16 @@ from functools import cache, partial
 from html import escape
 from io import BytesIO
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.html_view import View
-from heta_lens._util.options import check_at_least, check_choice
+from heta_lens._util.options import check_at_least
 from heta_lens._util.python import check_extra, extra
-from heta_lens._util.text import JOINERS, cut
+from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_terms
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink
@@ -96,7 +96,7 @@ def _file(draw: Callable[[], Figure], kind: str) -> bytes:
 
 def drawable(text: str) -> str:
     """Return the text with ⏎ for line ends, → for tabs, and ⟨U+4E2D⟩ for invisible characters and those in no font."""
-    return "".join(map(_drawable if text.strip(JOINERS) else _code, text))
+    return "".join(map(_drawable if text.strip(JOINERS) else code_point, text))
 
 
 def quoted(token: str) -> str:
@@ -109,11 +109,7 @@ def _drawable(character: str) -> str:
     if character in "\n\t":
         return "⏎" if character == "\n" else "→"
     shown = character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
-    return character if shown and _font_of(character) else _code(character)
-
-
-def _code(character: str) -> str:
-    return f"⟨U+{ord(character):04X}⟩"
+    return character if shown and _font_of(character) else code_point(character)
 
 
 @cache
@@ -169,8 +165,6 @@ def _number(value: float, _: int) -> str:
     return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
-BarOrder: TypeAlias = Literal["score", "text"]
-
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
 LEAST_SHARE = 0.01  # of the score: the bar of a smaller part is too short to see
 PART_COLOURS = {"curvature": "#2f6f62", "information": "#b9d9cf"}
@@ -181,33 +175,29 @@ def bars(
     top: int = 20,
     confidence: float = 0.95,
     *,
-    order: BarOrder = "score",
     special: bool = False,
 ) -> View:
     """Return the scores of largest size as bars, highest on top; a notebook shows the view, ``.save`` keeps it.
 
-    ``order="text"`` sorts the same tokens as in the text. Scores with standard errors have confidence intervals. A
-    score M·(βS + γI) with two parts that count has the share of each part beside the bar. A span shows the sums over
-    all targets. Special tokens and a chat template's are left out, except with ``special=True``. Files: SVG, PNG, PDF,
-    and a CSV table of every token.
+    Scores with standard errors have confidence intervals. A score M·(βS + γI) with two parts that count has the share
+    of each part beside the bar. A span shows the sums over all targets. Special tokens and a chat template's are left
+    out, except with ``special=True``. Files: SVG, PNG, PDF, and a CSV table of every token.
     """
     check_at_least("top", top, 1, whole=True)
-    check_choice("order", order, get_args(BarOrder))
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must be between 0 and 1")
     check_extra("matplotlib", NEEDED_BY)
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
-    draw = partial(bar_figure, attribution.summed, top, confidence, order, special=special)
+    draw = partial(bar_figure, attribution.summed, top, confidence, special=special)
     return picture(attribution.title, draw, csv)
 
 
-def bar_figure(attribution: Attribution, top: int, confidence: float, order: BarOrder, *, special: bool) -> Figure:
+def bar_figure(attribution: Attribution, top: int, confidence: float, *, special: bool) -> Figure:
     """Return the figure of `bars`."""
     shown = ~attribution.hidden | special
     largest = attribution.scores.abs().argsort(descending=True, stable=True)
     largest = largest[shown[largest]][:top].sort().values
-    if order == "score":
-        largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
+    largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
     rows, count = largest.tolist(), int(shown.sum())
     labels = [f"{quoted(attribution.tokens[row])}  {int(attribution.positions[row])}" for row in rows]
     title, terms = drawable(attribution.title), counting_terms(attribution)

@@ -8,16 +8,14 @@ from itertools import groupby, pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from markupsafe import Markup
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heta_lens._util.html_view import View, html_from, source
+from heta_lens._util.html_view import View, html_from
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_formula
@@ -145,12 +143,11 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
     """Return each target's scores and parts for the script, with standard errors if every step has them."""
     steps = (*span.reasoning, *span.steps)
     errors = [error for step in steps if (error := step.standard_errors.get("scores")) is not None]
-    parts = {name: _packed_rows([step.parts[name] for step in steps]) for name in _common_parts(span)}
     return {
         "targets": [*map(len, steps)],
-        **_packed_rows([step.scores for step in steps]),
-        "parts": {single_line(name): rows for name, rows in parts.items()},
-        "errors": _packed_rows(errors) if len(errors) == len(steps) else None,
+        "scores": packed(torch.cat([step.scores for step in steps])),
+        "parts": {single_line(name): packed(torch.cat([s.parts[name] for s in steps])) for name in _common_parts(span)},
+        "errors": packed(torch.cat(errors)) if len(errors) == len(steps) else None,
     }
 
 
@@ -159,27 +156,10 @@ def _common_parts(span: SpanAttribution) -> list[str]:
     return [name for name in steps[0].parts if all(name in step.parts for step in steps)]
 
 
-def packed(values: Any, dtype: str = "<f4") -> str:
-    """Return numbers in base64, by default in 32 bits each; a page makes the same numbers again."""
-    return b64encode(np.asarray(values, np.dtype(dtype)).tobytes()).decode()
-
-
-def packed_counts(values: Sequence[int] | NDArray[np.int_]) -> str:
-    """Return whole numbers in base64, in 16 bits each, or in 32 bits if a number is larger."""
-    counts = np.asarray(values)
-    return packed(counts, "<u2" if counts.max(initial=0) < 2**16 else "<u4")
-
-
-def _packed_floats(values: Float[Tensor, "pos"] | None) -> str | None:
-    return None if values is None else packed(values.detach().cpu().float())
-
-
-def _packed_rows(rows: Sequence[Float[Tensor, "_"]]) -> dict[str, Any]:
-    """Return rows in half precision, as shares of the largest size of each row: a page shows three digits."""
-    values = [row.detach().cpu().double().numpy() for row in rows]
-    scales = [float(np.nanmax(np.abs(row), initial=0.0)) or 1.0 for row in values]
-    shares = [row / scale for row, scale in zip(values, scales, strict=True)]
-    return {"scales": scales, "halves": packed(np.concatenate(shares), "<f2")}
+def packed(values: Tensor | Sequence[int]) -> str:
+    """Return numbers in base64, in 32 bits each; a page makes the same numbers again."""
+    numbers = torch.as_tensor(values, dtype=torch.float32).detach().cpu().numpy()
+    return b64encode(numbers.astype("<f4").tobytes()).decode()
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:
@@ -248,8 +228,27 @@ def fragment(
 
     ``below`` is a line under the tokens, on the share of the ``hidden`` tokens.
     """
-    shown = cells(attribution)
-    data = {**page_data(attribution, shown, values, hidden, marked), **more}
+    shown, positions = cells(attribution), attribution.positions.tolist()
+    data = {
+        "count": len(attribution),
+        "positions": None if positions == [*range(len(positions))] else positions,
+        "cells": None if len(shown) == len(attribution) else packed([len(cell.rows) for cell in shown]),
+        "values": [
+            {
+                "name": single_line(view.name),
+                "what": view.meaning,
+                "values": packed(view.values),
+                "errors": None if view.errors is None else packed(view.errors),
+            }
+            for view in values
+        ],
+        "units": units(attribution),
+        "first": [0] if positions[0] == 0 and not hidden[0] else [],
+        "hidden": hidden.nonzero()[:, 0].tolist(),
+        "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",
+        "marked": [row for row, position in enumerate(positions) if position in marked],
+        **more,
+    }
     coloured = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
     return html_from(
         "plots/view.html",
@@ -262,39 +261,7 @@ def fragment(
         data=embedded(data),
         above=BLUE,
         below=ORANGE,
-        css=source("plots/view.css"),
-        script=source("plots/view.js"),
     )
-
-
-def page_data(
-    attribution: Attribution,
-    shown: Sequence[Cell],
-    values: Sequence[Values],
-    hidden: Bool[Tensor, "pos"],
-    marked: Collection[int] = (),
-) -> dict[str, Any]:
-    """Return the script's data beside the tokens: the tokens are on the page already."""
-    positions = attribution.positions.tolist()
-    return {
-        "count": len(attribution),
-        "positions": None if positions == [*range(len(positions))] else positions,
-        "cells": None if len(shown) == len(attribution) else packed_counts([len(cell.rows) for cell in shown]),
-        "values": [
-            {
-                "name": single_line(view.name),
-                "what": view.meaning,
-                "values": _packed_floats(view.values),
-                "errors": _packed_floats(view.errors),
-            }
-            for view in values
-        ],
-        "units": units(attribution),
-        "first": [0] if positions[0] == 0 and not hidden[0] else [],
-        "hidden": hidden.nonzero()[:, 0].tolist(),
-        "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",
-        "marked": [row for row, position in enumerate(positions) if position in marked],
-    }
 
 
 def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
@@ -307,7 +274,7 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
     for name, group in groups.items():
         owner_at = {position: number for number, member in enumerate(group) for position in member.positions}
         owners = [owner_at.get(position, 0) for position in attribution.positions.tolist()]
-        found[name] = {"of": packed_counts(owners)}
+        found[name] = {"of": packed(owners)}
         if name == "messages":
             found[name]["roles"] = [single_line(member.role) for member in group]
     return found
@@ -394,7 +361,7 @@ def heat(
         "rows": [*map(single_line, rows)],
         "columns": [*map(single_line, columns)],
         "deepest": most,
-        "values": _packed_floats(flat) if large else None,
+        "values": packed(flat) if large else None,
         "positions": [*positions],
     }
     lines = zip(rows, [] if large else values.tolist(), strict=not large)
@@ -411,7 +378,6 @@ def heat(
         parts=[] if large else [slice(at, at + width) for at in range(0, len(columns), width)],
         lines=[(row, [*_heat_cells(columns, line, most)]) for row, line in lines],
         data=embedded(data) if large else "",
-        script=source("plots/table.js") if large else "",
     )
     return View(title, fragment)
 

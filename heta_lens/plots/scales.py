@@ -1,13 +1,17 @@
 """Scores as colours and as shares: white at 0, deeper with size, blue above and orange below."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.text import cut
-from heta_lens.attribution import TEMPLATE, Attribution
+from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import share_of
 from heta_lens.span_attribution import SpanAttribution
 
@@ -26,11 +30,7 @@ class Shade(NamedTuple):
 
 
 WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(201, 84, 10)
-
-
-def shades(values: Float[Tensor, "pos"], end: float) -> list[Shade]:
-    """Return the colour of every value; values of size ``end`` and beyond have the deepest colour."""
-    return [shade_of(depth) for depth in (values / end).clamp(-1, 1).tolist()]
+DEPTH = 0.8  # of the colours under black text, so that the text is legible on the deepest
 
 
 def shade_of(depth: float) -> Shade:
@@ -38,6 +38,11 @@ def shade_of(depth: float) -> Shade:
     deepest_shade = BLUE if depth > 0 else ORANGE
     mixed = (round(start + (stop - start) * abs(depth)) for start, stop in zip(WHITE, deepest_shade, strict=True))
     return Shade(*mixed)
+
+
+def tint(shade: Shade) -> Shade:
+    """Return a lighter shade, for black text on top."""
+    return Shade(*(round(255 - DEPTH * (255 - part)) for part in shade))
 
 
 def deepest(values: Float[Tensor, "pos"]) -> float:
@@ -64,6 +69,39 @@ def scale_end(attribution: Attribution, *, special: bool = False) -> float:
     return deepest(attribution.scores[scaled_tokens(attribution, special=special)])
 
 
+@dataclass(frozen=True)
+class ColouredScores:
+    """Scores as the colours of a view; hidden tokens have no colour, except with ``special``."""
+
+    attribution: Attribution
+    special: bool
+
+    @cached_property
+    def end(self) -> float:
+        """The size of a score with the deepest colour."""
+        return scale_end(self.attribution, special=self.special)
+
+    @cached_property
+    def shown(self) -> Float[Tensor, "pos"]:
+        """The scores, with 0 for a token without a colour."""
+        return self.attribution.scores * (~self.attribution.hidden | self.special)
+
+    @property
+    def depths(self) -> list[float]:
+        """The depth of each colour, between -1 and 1."""
+        return (self.shown / self.end).clamp(-1, 1).tolist()
+
+    @property
+    def beyond(self) -> int | None:
+        """The row of the token beyond the deepest colour, which is not an attention sink (see `share_note`)."""
+        sizes = self.attribution.scores.abs() * scaled_tokens(self.attribution, special=self.special)
+        return int(sizes.argmax()) if sizes.max() > self.end else None
+
+    def share(self, score: float) -> str:
+        """Return the share of a score in the sum of all sizes, in words."""
+        return f"{percent_of(self.attribution.scores, score)} of the score"
+
+
 def hidden_in(result: Attribution | SpanAttribution) -> Bool[Tensor, "all"]:
     """Return a mask of the tokens that views leave out, with no token of a span's answer among them."""
     hidden = result.summed.hidden
@@ -86,6 +124,12 @@ def percent(share: float) -> str:
 def percent_of(scores: Float[Tensor, "pos"], score: float | int) -> str:
     """Return the share of a score in the sum of all sizes, in percent."""
     return percent(abs(score) / (float(scores.abs().sum()) or 1.0))
+
+
+def percent_at(attribution: Attribution, positions: Collection[int]) -> str:
+    """Return the share of the score, sign aside, that the tokens at the positions hold, in percent."""
+    rows = torch.isin(attribution.positions, torch.tensor([*positions], dtype=torch.long))
+    return percent_of(attribution.scores, float(attribution.scores[rows].abs().sum()))
 
 
 def share_note(attribution: Attribution) -> str:
@@ -122,28 +166,3 @@ def _quoted(attribution: Attribution, rows: Bool[Tensor, "pos"]) -> str:
 
 def _whole_percent(share: float) -> str:
     return percent(share) if 0 < share < 0.005 or 0.995 <= share < 1 else f"{share:.0%}"
-
-
-class MessageShare(NamedTuple):
-    """A message with its score, and the share of the whole score, sign aside, that the message's tokens hold."""
-
-    role: str
-    text: str
-    score: float
-    share: float
-    template: bool
-
-    @property
-    def percent(self) -> str:
-        return percent(self.share)
-
-
-def message_shares(result: Attribution | SpanAttribution) -> list[MessageShare]:
-    """Return every message of a chat, and last the template's tokens, with scores and shares."""
-    scored = result.summed
-    size_at = dict(zip(scored.positions.tolist(), scored.scores.abs().tolist(), strict=True))
-    whole = sum(size_at.values()) or 1.0
-    return [
-        MessageShare(role, text, score, sum(size_at[place] for place in places) / whole, template=role == TEMPLATE)
-        for text, score, places, role in scored.by_message()
-    ]

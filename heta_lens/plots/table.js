@@ -1,5 +1,4 @@
 (() => {
-  //: heat.js
   const root = document.currentScript?.closest(".heta-heat") ?? document.querySelector(".heta-heat:not(.live)");
   if (!root || root.classList.contains("live")) return;
   root.classList.add("live");

@@ -1,8 +1,8 @@
 """An attribution in a terminal: tokens coloured or marked by score, and a table of the highest scores."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import isnan
 from re import DOTALL, fullmatch
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, visible
 from heta_lens._util.text_table import text_table
-from heta_lens.attribution import Attribution
+from heta_lens.attribution import TEMPLATE, Attribution
 from heta_lens.plots.attribution_text import LAST, score_formula
-from heta_lens.plots.scales import Shade, last_row, message_shares, percent_of, scale_end, shade_of, share_note, sink
+from heta_lens.plots.scales import ColouredScores, last_row, percent_at, percent_of, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
 
-STRONG, MIDDLE = 0.5, 0.25  # depths for brackets and 16 colours
-BRACKETS, UNDERLINES = ("[]", "{}", "<>", "⟦⟧"), ("_", "~", "‗")  # the first that the text does not use is taken
+STRONG, MIDDLE = 0.5, 0.25  # depths for brackets
+BRACKETS = ("[]", "{}", "<>", "⟦⟧")  # the first that the text does not use is taken
 CHIPS = 6  # colours of the legend per sign
 INDENT = 2
 TAB = "→   "
@@ -36,17 +36,8 @@ class Look(NamedTuple):
 
 
 def on_paper(depth: float) -> Look:
-    """Return ink on coloured paper, so that the terminal's background does not matter; rich rounds to 256 colours."""
-    shade = shade_of(depth)
-    return Look(f"{_ink(shade)} on {shade.css}")
-
-
-def of_16(depth: float) -> Look:
-    """Return bright white on blue or red, bold for strong depths: these pairs are legible in the usual palettes."""
-    if abs(depth) < MIDDLE:
-        return Look()
-    weight = "bold " if abs(depth) >= STRONG else ""
-    return Look(f"{weight}bright_white on {'blue' if depth > 0 else 'red'}")
+    """Return black on coloured paper, so that the terminal's background does not matter; rich rounds to 256 colours."""
+    return Look(f"color(16) on {tint(shade_of(depth)).css}")
 
 
 def in_brackets(brackets: str, depth: float) -> Look:
@@ -56,37 +47,21 @@ def in_brackets(brackets: str, depth: float) -> Look:
     return Look("", opening * pairs + ("-" if pairs and depth < 0 else ""), closing * pairs)
 
 
-def unused(marks: Sequence[str], text: str) -> str:
-    """Return the first of the marks that the text does not contain; the last mark if the text contains every mark."""
-    return next((mark for mark in marks if not set(mark) & set(text)), marks[-1])
-
-
-def _ink(paper: Shade) -> str:
-    """Return black or white, whichever has more contrast: at least 4.5 on every paper."""
-    channels = (channel / 255 for channel in paper)
-    red, green, blue = (
-        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels
-    )
-    # The contrast of WCAG, (lighter + 0.05) / (darker + 0.05), is the same for black and white at this luminance.
-    return "color(16)" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "color(231)"
-
-
 def terminal(
     attribution: Attribution | SpanAttribution,
     *,
     marked: Collection[int] = (),
     top: int = 8,
-    coloured: bool = True,
     special: bool = False,
 ) -> "TerminalView":
     """Return a view for `rich` to print: ``rich.print(terminal(attribution))``.
 
-    The view shows the prompt with tokens coloured by score, or marked with brackets on a terminal without colours and
-    with ``coloured=False``. ``marked`` positions are underlined. Below stand the ``top`` highest scores with their
-    parts, in the order of `Attribution.top`, and the messages of a chat. A span shows the sums over all targets.
-    Special tokens and a chat template's have no colour and are not listed, except with ``special=True``.
+    The view shows the prompt with tokens coloured by score, or marked with brackets on a terminal with fewer than 256
+    colours. ``marked`` positions are underlined. Below stand the ``top`` highest scores with their parts, in the order
+    of `Attribution.top`, and the messages of a chat. A span shows the sums over all targets. Special tokens and a chat
+    template's have no colour and are not listed, except with ``special=True``.
     """
-    return TerminalView(attribution, frozenset(marked), top, coloured, special)
+    return TerminalView(attribution, frozenset(marked), top, special)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +71,6 @@ class TerminalView:
     result: Attribution | SpanAttribution
     marked: frozenset[int]
     top: int
-    coloured: bool
     special: bool
 
     def __repr__(self) -> str:
@@ -104,8 +78,8 @@ class TerminalView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         attribution = self.result.summed
-        system = console.color_system if self.coloured and not console.no_color else None
-        prompt = ColouredPrompt(attribution, self.marked, system, self.special)
+        paper = not console.no_color and console.color_system in ("truecolor", "256")
+        prompt = ColouredPrompt(attribution, self.special, self.marked, paper)
         below = share_note(attribution)
         yield Text(attribution.title, style="bold")
         yield from (Text(single_line(line)) for line in self.result.notes if line != below)
@@ -124,114 +98,64 @@ class TerminalView:
 
 
 @dataclass(frozen=True)
-class ColouredPrompt:
-    """The tokens of a prompt, coloured as far as the colour system of a terminal can, and the legend of the colours."""
+class ColouredPrompt(ColouredScores):
+    """The tokens of a prompt, on coloured ``paper`` or else in brackets, and the legend."""
 
-    attribution: Attribution
     marked: frozenset[int]
-    system: str | None
-    special: bool
+    paper: bool
 
     @cached_property
-    def end(self) -> float:
-        """The size of a score with the deepest colour."""
-        return scale_end(self.attribution, special=self.special)
+    def brackets(self) -> str:
+        letters = set("".join(self.attribution.tokens))
+        return next((brackets for brackets in BRACKETS if letters.isdisjoint(brackets)), BRACKETS[-1])
 
-    @cached_property
-    def coloured(self) -> list[bool]:
-        """A mask of the tokens with a colour."""
-        return (~self.attribution.hidden | self.special).tolist()
-
-    @cached_property
-    def look(self) -> Callable[[float], Look]:
-        """The look of a depth between -1 and 1."""
-        if self.system is None:
-            return partial(in_brackets, unused(BRACKETS, "".join(self.attribution.tokens)))
-        return of_16 if self.has_levels else on_paper
-
-    @property
-    def has_levels(self) -> bool:
-        """True for looks with only two depths."""
-        return self.system not in ("truecolor", "256")
-
-    @cached_property
-    def underline(self) -> str:
-        """The mark at both ends of underlined text in a terminal without styles."""
-        return "" if self.system is not None else unused(UNDERLINES, "".join(self.attribution.tokens))
+    def look(self, depth: float) -> Look:
+        return on_paper(depth) if self.paper else in_brackets(self.brackets, depth)
 
     @property
     def text(self) -> Text:
         line, attribution = Text(), self.attribution
-        underlined = [position in self.marked for position in attribution.positions.tolist()]
-        neighbours = zip([False, *underlined], underlined, [*underlined[1:], False], strict=False)
-        rows = zip(attribution.tokens, attribution.scores.tolist(), self.coloured, neighbours, strict=True)
-        for token, score, coloured, (before, now, after) in rows:
-            look = self.look(max(-1.0, min(1.0, score / self.end))) if coloured else Look("dim")
-            edges = self.underline * (now and not before), self.underline * (now and not after)
-            line.append(_written(token, look, *edges), style=f"{look.style} underline" if now else look.style)
+        coloured = (~attribution.hidden | self.special).tolist()
+        rows = zip(attribution.tokens, attribution.positions.tolist(), self.depths, coloured, strict=True)
+        for token, position, depth, has_colour in rows:
+            look = self.look(depth) if has_colour else Look("dim")
+            line.append(_written(token, look), style=look.style + " underline" * (position in self.marked))
         return line
 
     @property
     def legend(self) -> Text:
-        """The scores that colours or marks stand for, and the scores beyond the scale."""
-        if not self.attribution.scores.any():
+        """The scores that colours or brackets stand for, and the score beyond the scale."""
+        attribution, beyond = self.attribution, self.beyond
+        if not attribution.scores.any():
             return Text("all scores are 0")
-        scale = self._levels if self.has_levels else self._chips
-        if beyond := self._beyond:
-            scale.append(f"; {'by far the largest' if self.has_levels else 'beyond the deepest colour'}: {beyond}")
-        if self.underline and not self.marked.isdisjoint(self.attribution.positions.tolist()):
-            scale.append(f"; {self.underline}word{self.underline} underlined")
-        return scale
-
-    @property
-    def _negative(self) -> bool:
-        scores = zip(self.attribution.scores.tolist(), self.coloured, strict=True)
-        return any(score < 0 for score, coloured in scores if coloured)
-
-    @property
-    def _chips(self) -> Text:
-        end, negative = self.end, self._negative
-        depths = [step / (CHIPS - 1) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
-        chips = [("  ", self.look(depth).style) for depth in depths]
-        low = f"{-end:.4g}" if negative else "0"
-        return Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({self._share(end)})")
-
-    @property
-    def _levels(self) -> Text:
-        legend = Text()
-        signs, size = ((1, -1), "a size of ") if self._negative else ((1,), "")
-        for level in (MIDDLE, STRONG):
-            for sign in signs:
-                look = self.look(sign * level)
-                legend.append(f"{look.opening}word{look.closing}", style=look.style)
-                legend.append(" or " if sign != signs[-1] else " ")
-            legend.append(f"{size}{level * self.end:.4g} or more ({self._share(level * self.end)}), ")
-        legend.right_crop(2)
+        legend = self._chips if self.paper else self._levels
+        if beyond is not None:
+            score = float(attribution.scores[beyond])
+            where = f"{_quoted(visible(attribution.tokens[beyond]))} at {int(attribution.positions[beyond])}"
+            legend.append(f"; {'beyond the deepest colour' if self.paper else 'by far the largest'}: ")
+            legend.append(f"{where} with {score:.4g} ({self.share(score)})")
         return legend
 
     @property
-    def _beyond(self) -> str:
-        """The coloured tokens beyond the deepest colour, except an attention sink (see `share_note`)."""
-        attribution = self.attribution
-        rows = zip(
-            attribution.tokens,
-            attribution.positions.tolist(),
-            attribution.scores.tolist(),
-            self.coloured,
-            sink(attribution).tolist(),
-            strict=True,
-        )
-        return ", ".join(
-            f"{_quoted(visible(token))} at {position} with {score:.4g} ({self._share(score)})"
-            for token, position, score, coloured, first in rows
-            if coloured and not first and abs(score) > self.end
-        )
+    def _chips(self) -> Text:
+        negative = bool((self.shown < 0).any())
+        depths = [step / (CHIPS - 1) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
+        chips = [("  ", self.look(depth).style) for depth in depths]
+        low = f"{-self.end:.4g}" if negative else "0"
+        return Text.assemble("colour: ", low, " ", *chips, f" {self.end:.4g} ({self.share(self.end)})")
 
-    def _share(self, score: float) -> str:
-        return f"{percent_of(self.attribution.scores, score)} of the score"
+    @property
+    def _levels(self) -> Text:
+        levels, negative = [], bool((self.shown < 0).any())
+        for level in (MIDDLE, STRONG):
+            looks = [self.look(depth) for depth in ((level, -level) if negative else (level,))]
+            words = " or ".join(f"{look.opening}word{look.closing}" for look in looks)
+            size = f"{'a size of ' * negative}{level * self.end:.4g}"
+            levels.append(f"{words} {size} or more ({self.share(level * self.end)})")
+        return Text(", ".join(levels))
 
 
-def _written(token: str, look: Look, begin: str, end: str) -> str:
+def _written(token: str, look: Look) -> str:
     """Return the token with marks around the word, and not around the space before the word."""
     shown = legible(token, keep="\n").replace("\n", "⏎\n").replace("\t", TAB)
     if look.opening and not token.strip():
@@ -239,7 +163,7 @@ def _written(token: str, look: Look, begin: str, end: str) -> str:
     parts = fullmatch(r"( *)(.*?)(\n*)", shown, DOTALL)
     assert parts is not None  # the three groups match the empty text too
     space, word, line_ends = parts.groups()
-    return f"{space}{begin}{look.opening}{word}{look.closing}{end}{line_ends}"
+    return f"{space}{look.opening}{word}{look.closing}{line_ends}"
 
 
 def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
@@ -265,11 +189,10 @@ def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
 
 def _messages(attribution: Attribution, *, special: bool) -> Table:
     rows = []
-    for number, message in enumerate(message_shares(attribution)):
-        text = cut(_quoted(single_line(message.text)), MESSAGE_CELLS)
-        numbers = message.percent, f"{message.score:.4g}"
-        if not message.template:
-            rows.append((str(number), message.role, *numbers, text))
+    for number, message in enumerate(attribution.by_message()):
+        numbers = percent_at(attribution, message.positions), f"{message.score:.4g}"
+        if message.role != TEMPLATE:
+            rows.append((str(number), message.role, *numbers, cut(_quoted(single_line(message.text)), MESSAGE_CELLS)))
         elif special:
             rows.append(("", message.role, *numbers, ""))
     return text_table(["message", "role", "share", "score", "text"], rows, ["share", "score"])

@@ -1,21 +1,11 @@
 (() => {
-  //: heat.js
   const root = document.currentScript?.closest(".heta-view") ?? document.querySelector(".heta-view:not(.live)");
   if (!root || root.classList.contains("live")) return;
   const data = JSON.parse(root.querySelector("script[type]").textContent);
   const find = name => root.querySelector(name);
 
   // ------------------------------------------------------------------------------------------- numbers and elements
-  const bytes = text => Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer;
-  const floats = text => [...new Float32Array(bytes(text))];
-  const counts = (text, length) => {
-    const packed = bytes(text);
-    return [...(packed.byteLength < 4 * length ? new Uint16Array(packed) : new Uint32Array(packed))];
-  };
-  const half = bits => {
-    const sign = bits & 0x8000 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
-    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
-  };
+  const floats = text => [...new Float32Array(Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer)];
   const round = value => !value ? "0" : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(3));
   const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
   const moved = places => places > 0 ? `↓${places}` : places < 0 ? `↑${-places}` : "=";
@@ -42,28 +32,28 @@
   const positions = data.positions ?? Array.from({ length: data.count }, (_, row) => row);
   /** Chips are tokens as they are shown: one may stand for several rows of the data, which write one character. */
   const chipOf = [], rowsOf = texts.map(() => []);
-  (data.cells ? counts(data.cells, texts.length) : texts.map(() => 1)).forEach((rows, chip) => {
+  (data.cells ? floats(data.cells) : texts.map(() => 1)).forEach((rows, chip) => {
     while (rows--) rowsOf[chip].push(chipOf.push(chip) - 1);
   });
   const views = data.values.map(view => ({ ...view, values: floats(view.values), errors: view.errors && floats(view.errors) }));
   const units = { tokens: chipOf };
-  for (const name in data.units) units[name] = counts(data.units[name].of, data.count);
+  for (const name in data.units) units[name] = floats(data.units[name].of);
   const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
   const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
   const state = { view: data.compare ? "all" : 0, unit: data.by ?? "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
 
   /** Of a span: for every target the scores of what came before it. */
-  const unpacked = ({ scales, halves }) => {
-    const packed = new Uint16Array(bytes(halves)), rows = new Map();
+  const unpacked = packed => {
+    const values = floats(packed), rows = new Map();
     let from = 0;
-    data.matrix.targets.forEach((target, at) => {
-      const row = packed.subarray(from, from += target);
-      rows.set(target, chipOf.map((_, place) => place < target ? half(row[place]) * scales[at] : 0));
-    });
+    for (const target of data.matrix.targets) {
+      const row = values.slice(from, from += target);
+      rows.set(target, chipOf.map((_, place) => row[place] ?? 0));
+    }
     return rows;
   };
-  const once = (known, name, packs) => known[name] ??= unpacked(packs);
-  const matrix = data.matrix ? unpacked(data.matrix) : new Map(), parts = {}, errorsOf = {};
+  const once = (known, name, packed) => known[name] ??= unpacked(packed);
+  const matrix = data.matrix ? unpacked(data.matrix.scores) : new Map(), parts = {}, errorsOf = {};
   const part = name => once(parts, name, data.matrix.parts[name]);
   const targetsOf = chip => rowsOf[chip].filter(row => matrix.has(row));
   const isPart = view => Object.hasOwn(data.matrix?.parts ?? {}, view.name);

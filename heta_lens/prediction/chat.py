@@ -8,12 +8,12 @@ must also stand around the value, to the last character.
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, count, pairwise, zip_longest
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Int
@@ -25,11 +25,22 @@ from heta_lens.attribution import TEMPLATE, Messages
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, checked_messages, locate
 
-Key = TypeVar("Key", bound=Hashable)
 Value: TypeAlias = "str | Mapping[str, Any]"
-Render: TypeAlias = Callable[[Mapping[Key, Value]], str]  # renders with replacements for values
+Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
+Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
+RenderChat: TypeAlias = Callable[..., str]  # (messages, **options); raises a ValueError for a refused chat
 
 ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # first and last letters of stand-ins
+TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
+REPLY = "assistant"
+ENDED = {"add_generation_prompt": False, "continue_final_message": False}
+
+
+class Written(NamedTuple):
+    """The span and the slot of a written value."""
+
+    span: Span
+    slot: Slot
 
 
 class StandIn(NamedTuple):
@@ -39,32 +50,41 @@ class StandIn(NamedTuple):
     value: Value
     written: str
 
+    @classmethod
+    def of(cls, value: Value, rendered: str) -> "StandIn":
+        """Choose a word missing from the text, whose first and last letters the value lacks."""
+        text = value if isinstance(value, str) else _json(value)
+        first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
+        words = (f"{first}heta{number or ''}{last}" for number in count())
+        word = next(word for word in words if word not in rendered)
+        return cls(word, word, word) if isinstance(value, str) else cls(word, {word: word}, _json({word: word}))
 
-def places(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span] | None]:
-    """Locate each value in ``rendered``: no span if the template leaves the value out, None if the place is unknown.
 
-    ``render`` raises a ``ValueError`` if the template refuses a replacement.
+def located(value: Value, rendered: str, render: Callable[[Value], str]) -> list[Span] | None:
+    """Locate a value by rendering a stand-in instead; None if the place is unknown.
+
+    A value that the template leaves out has no span.
     """
-    visible = {key: value for key, value in values.items() if not _is_blank(value)}
-    found: dict[Key, list[Span] | None] = {**(_together(render, rendered, visible) or {})}
-    for key, value in values.items():
-        if key not in found:
-            found[key] = _alone(render, rendered, key, value)
-        if found[key] is None:
-            found[key] = _among_equals(render, rendered, key, values)
-    return {key: found[key] for key in values}
+    instead = StandIn.of(value, rendered)
+    try:
+        probe = render(instead.value)
+    except ValueError:
+        return None
+    found = _filled(rendered, probe, instead.written)
+    if not (value.strip() if isinstance(value, str) else value):  # a template may write other text, or no text, for it
+        return [span for span in found or () if not rendered[slice(*span)].strip()]
+    if found is not None:
+        return found
+    # The template writes other things too because of the value: it is around the changed stretch, or in it.
+    start = shared_prefix(rendered, probe)
+    room = min(len(rendered), len(probe)) - start
+    changed = Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+    if not isinstance(value, str):
+        return [changed]
+    return next(([span] for span in _near(rendered, value, changed)), None)
 
 
-def stand_in(rendered: str, value: Value, name: str = "") -> StandIn:
-    """Return a word missing from the text, without self-overlap, whose first and last letters the value lacks."""
-    text = value if isinstance(value, str) else _json(value)
-    first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
-    words = (f"{first}heta{number or ''}n{name}{last}" for number in count())
-    word = next(word for word in words if word not in rendered)
-    return StandIn(word, word, word) if isinstance(value, str) else StandIn(word, {word: word}, _json({word: word}))
-
-
-def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
+def _filled(rendered: str, probe: str, written: str) -> list[Span] | None:
     """Locate a value whose stand-in is ``written`` in ``probe``; None if ``probe`` differs outside the stand-in."""
     first, *others = probe.split(written)
     if not others:
@@ -77,66 +97,9 @@ def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
     return [Span(stop - length, stop) for stop in stops]
 
 
-def shared_prefix(one: str, other: str) -> int:
-    """Return the number of characters at the start that two texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
-
-
-def _together(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span]] | None:
-    """Locate the values with a single rendering; None if the text around the values differs."""
-    stand_ins = {key: stand_in(rendered, value, str(number)) for number, (key, value) in enumerate(values.items())}
-    keys = {one.written: key for key, one in stand_ins.items()}
-    try:
-        probe = render({key: one.value for key, one in stand_ins.items()})
-    except ValueError:
-        return None
-    first, *others = re.split(f"({'|'.join(map(re.escape, keys))})", probe) if keys else [probe]
-    found: dict[Key, list[Span]] = {key: [] for key in values}
-    at = len(first)
-    for written, after in zip(others[::2], others[1::2], strict=True):
-        forms = _forms(values[keys[written]])
-        form = next((form for form in forms if rendered.startswith(form + after, at)), None)
-        if form is None:
-            return None
-        found[keys[written]].append(Span(at, at + len(form)))
-        at += len(form) + len(after)
-    return found if at == len(rendered) and rendered.startswith(first) else None
-
-
-def _alone(render: Render[Key], rendered: str, key: Key, value: Value) -> list[Span] | None:
-    """Locate a value with a rendering in which only the value is replaced."""
-    replaced = stand_in(rendered, value)
-    try:
-        probe = render({key: replaced.value})
-    except ValueError:
-        return None
-    found = filled(rendered, probe, replaced.written)
-    if _is_blank(value):  # a template may write other text, or no text, for a blank value
-        return [span for span in found or () if not rendered[slice(*span)].strip()]
-    if found is not None:
-        return found
-    start = shared_prefix(rendered, probe)
-    room = min(len(rendered), len(probe)) - start
-    changed = Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
-    return [changed] if not isinstance(value, str) else next(([span] for span in _near(rendered, value, changed)), None)
-
-
-def _among_equals(render: Render[Key], rendered: str, key: Key, values: Mapping[Key, Value]) -> list[Span] | None:
-    """Locate a repeated value in a template that depends on the repetition; equal values stand in their order."""
-    equal = [other for other, value in values.items() if value == values[key]]
-    replaced = stand_in(rendered, values[key])
-    try:
-        probe = render(dict.fromkeys(equal, replaced.value))
-    except ValueError:
-        return None
-    found = filled(rendered, probe, replaced.written) or []
-    return [found[equal.index(key)]] if len(found) == len(equal) > 1 else None
-
-
 def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
-    """Yield the places of the value that cover the changed stretch, or else the only place inside."""
-    for form in _forms(value):
+    """Yield the places of the value, stripped or not, that cover the stretch, or else the only place inside."""
+    for form in dict.fromkeys((value, value.strip())):
         starts = [match.start() for match in re.finditer(f"(?={re.escape(form)})", rendered)]
         spans = [Span(start, start + len(form)) for start in starts]
         yield from (span for span in spans if span.start <= stretch.start and stretch.stop <= span.stop)
@@ -144,35 +107,14 @@ def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
         yield from inside if len(inside) == 1 else ()
 
 
-def _forms(value: Value) -> list[str]:
-    """List the forms of a value in templates: text with or without outer white space, other values as JSON."""
-    if not isinstance(value, str):
-        return [_json(value)]
-    return [*dict.fromkeys((value, value.strip()))]
+def shared_prefix(one: str, other: str) -> int:
+    """Return the number of characters at the start that two texts share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _is_blank(value: Value) -> bool:
-    return not (value.strip() if isinstance(value, str) else value)
-
-
-Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
-Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
-RenderChat: TypeAlias = Callable[..., str]  # (messages, **options)
-
-TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
-REPLY = "assistant"
-ENDED = {"add_generation_prompt": False, "continue_final_message": False}
-
-
-class Written(NamedTuple):
-    """The span and the slot of a written value."""
-
-    span: Span
-    slot: Slot
 
 
 class Place(NamedTuple):
@@ -217,28 +159,29 @@ def slots(messages: Sequence[Message]) -> dict[Slot, Value]:
     return found
 
 
-def replaced(messages: Sequence[Message], values: Mapping[Slot, Value]) -> list[Message]:
-    """Copy the messages, with other values in the given slots."""
+def replaced(messages: Sequence[Message], slot: Slot, value: Value) -> list[Message]:
+    """Copy the messages, with another value in a slot."""
     changed: Any = [deepcopy(dict(message)) for message in messages]
-    for (number, path), value in values.items():
-        inner = changed[number]
-        for step in path[:-1]:
-            inner = inner[step]
-        inner[path[-1]] = value
+    number, path = slot
+    inner = changed[number]
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
     return changed
 
 
 def _written(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[list[Written]]:
     """Locate the values of every message, in order; refuse messages that cannot be located."""
-    found = places(lambda given: render(replaced(messages, given)), rendered, slots(messages))
     written: list[list[Written]] = [[] for _ in messages]
-    for (number, path), spans in found.items():
+    for slot, value in slots(messages).items():
+        number, path = slot
+        spans = located(value, rendered, lambda instead, slot=slot: render(replaced(messages, slot, instead)))
         if spans is None:
             raise ValueError(
                 f"messages[{number}] ({messages[number]['role']}): its {path[-1]} cannot be located in what this "
                 "model's chat template writes, which changes it, or writes other things because of it"
             )
-        written[number] += [Written(span, (number, path)) for span in spans]
+        written[number] += [Written(span, slot) for span in spans]
     for one, other in pairwise(sorted(one for own in written for one in own if one.span.start < one.span.stop)):
         if other.span.start < one.span.stop:
             numbers = sorted((one.slot[0], other.slot[0]))
@@ -275,9 +218,9 @@ def _ends(
 
 def _marker(messages: Sequence[Message], render: RenderChat, slot: Slot) -> str:
     """Return the text after a value if no message follows; "" if the template refuses the chat or drops the value."""
-    instead = stand_in("", slots(messages)[slot])
+    instead = StandIn.of(slots(messages)[slot], "")
     try:
-        text = render(replaced(messages, {slot: instead.value}), **ENDED)
+        text = render(replaced(messages, slot, instead.value), **ENDED)
     except ValueError:
         return ""
     _, there, after = text.rpartition(instead.written if instead.written in text else instead.word)
@@ -290,7 +233,7 @@ def _header(first: Message, render: RenderChat, head: str, starts: Sequence[int]
     The template writes the text before the header: BOS, a system prompt, tools. The header also stands before an equal
     message later in a chat.
     """
-    word = stand_in(head, "").word
+    word = StandIn.of("", head).word
     short = [{**first, "content": "q"}, {"role": REPLY, "content": "q"}]
     try:
         ended, longer = render(short, **ENDED), render([*short, {**first, "content": word}], **ENDED)
@@ -368,22 +311,29 @@ class ChatPrompt:
         Special tokens in the answer, such as an end marker, count as tokens of the template. After
         ``generated = model.generate(chat.tokens)``, the answer is ``generated[:, len(chat):]``.
         """
-        added = _following(ids, self)
-        if not added:
+        given, before = torch.as_tensor(ids), self.tokens[0].tolist()
+        added = given[0] if given.ndim == 2 and len(given) == 1 else given
+        if added.ndim != 1:
+            raise ValueError(f"ids= must be the ids after one chat, not of shape {tuple(given.shape)}")
+        if not len(added):
             return self
-        every = [*self.tokens[0].tolist(), *added]
+        if added[: len(self)].tolist() == before:
+            raise ValueError(
+                f"ids= begins with the chat's own {len(self)} tokens: give those after it, ids[:, {len(self)}:]"
+            )
+        every = [*before, *added.tolist()]
         text, spans, kept = _continued(self, every)
         controls = self.tokenizer.special(every[kept:])
         own = [row for row, control in enumerate(controls, kept) if not control]
-        before = self.messages[: self.speaker]
+        earlier = self.messages[: self.speaker]
         message = _continued_message(self, text, spans, kept, own)
         return replace(
             self,
             tokens=torch.tensor([every], device=self.tokens.device),
             text=text,
             offsets=spans,
-            messages=(*before, message, *self.messages[len(before) + 1 :]),
-            speaker=len(before),
+            messages=(*earlier, message, *self.messages[len(earlier) + 1 :]),
+            speaker=len(earlier),
         )
 
     def of_context(self, text: str, spans: Sequence[Span]) -> Messages:
@@ -450,20 +400,6 @@ def chat(
         tokenizer=adapter.tokenizer,
         speaker=len(checked) - 1 if template_options.get("continue_final_message") else None,
     )
-
-
-def _following(ids: Any, chat: ChatPrompt) -> list[int]:
-    """Return the ids that follow a chat, as a list."""
-    given = torch.as_tensor(ids)
-    row = given[0] if given.ndim == 2 and len(given) == 1 else given
-    if row.ndim != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
-        raise ValueError(f"ids= must be the ids after one chat; got {given.dtype} of shape {tuple(given.shape)}")
-    added: list[int] = row.tolist()
-    if added[: len(chat)] == chat.tokens[0].tolist():
-        raise ValueError(
-            f"ids= begins with the chat's own {len(chat)} tokens: give those after it, ids[:, {len(chat)}:]"
-        )
-    return added
 
 
 def _messages(

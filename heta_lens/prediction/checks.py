@@ -35,14 +35,9 @@ def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
     parts = []
     for number, row in enumerate(rows.bool().cpu()):
         positions = row.nonzero().flatten().tolist()
-        if not positions:
-            raise ValueError(f"attention_mask= leaves nothing of prompt {number}: all of it is padding")
-        start, stop = positions[0], positions[-1] + 1
-        if holes := sorted({*range(start, stop)} - {*positions}):
-            raise ValueError(
-                f"attention_mask= leaves out position {holes[0]} inside prompt {number}: padding is at an end"
-            )
-        parts.append(slice(start, stop))
+        if not positions or len(positions) != positions[-1] + 1 - positions[0]:
+            raise ValueError(f"attention_mask= must be 1 in one stretch of prompt {number}: padding is at an end")
+        parts.append(slice(positions[0], positions[-1] + 1))
     return parts
 
 
@@ -54,15 +49,14 @@ def numbers_of(given: Any, refusal: str) -> Tensor:
         raise TypeError(refusal) from None
 
 
-def check_unpadded(rows: list[list[int]], pad: int | None, bos: int | None) -> None:
-    """Refuse a batch without a mask in which a prompt seems to be padded."""
-    for number, ids in enumerate(rows):
-        leading = ids[0] == pad and (pad != bos or ids[1:2] == [pad])
-        if pad is not None and (leading or ids[-1] == pad):
-            raise ValueError(
-                f"prompt {number} of the batch {'begins' if leading else 'ends'} with the padding token {pad}: pass "
-                "attention_mask=, 1 where a token is real (all ones if this token is)"
-            )
+def check_unpadded(ids: list[int], pad: int | None, bos: int | None) -> None:
+    """Refuse a prompt of a batch without a mask that seems to be padded."""
+    leading = ids[0] == pad and (pad != bos or ids[1:2] == [pad])
+    if pad is not None and (leading or ids[-1] == pad):
+        raise ValueError(
+            f"it {'begins' if leading else 'ends'} with the padding token {pad}: pass attention_mask=, 1 where a token "
+            "is real (all ones if this token is)"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ cached tokens
@@ -112,14 +106,10 @@ def cached_tokens(
     if isinstance(tokens, Vocabulary):
         return torch.tensor(tokens.tokens(embeddings, needed), device=adapter.device)
     if isinstance(tokens, ChatPrompt):
-        if len(tokens) != len(embeddings):  # the cached prompt may end with the model's answer
-            longer = len(tokens) > len(embeddings)
-            way = "run chat.tokens whole"
-            if not longer:
-                way = "pass tokens=chat.followed_by(ids), with the ids that were run after it"
+        if len(tokens) != len(embeddings):
             raise ValueError(
-                f"tokens= is a chat of {len(tokens)} tokens, and the cached prompt has {'only ' * longer}"
-                f"{len(embeddings)}: {way}"
+                f"tokens= is a chat of {len(tokens)} tokens, and the cached prompt has {len(embeddings)}: run "
+                "chat.tokens whole, or pass chat.followed_by(ids) if further ids were run after it"
             )
         tokens = tokens.tokens
     ids = numbers_of(tokens, "tokens= takes the ids the model was run on, model.to_tokens(text), not the text")
@@ -127,24 +117,12 @@ def cached_tokens(
     shape, ids = tuple(ids.shape), ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
         raise ValueError(
-            f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of shape {shape}"
-            f"{_length_hint(ids, len(embeddings), adapter.tokenizer.bos)}"
+            f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of "
+            f"shape {shape}: pass the ids that were run, with or without BOS as there, all cached, without pos_slice="
         )
     for token in ids.tolist():
         check_token("tokens", token, adapter.vocabulary)
     return ids.long().clone()
-
-
-def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
-    """Return the likely reason for a difference in length."""
-    begins = ids.ndim == 1 and ids.tolist()[:1] == [bos]
-    if begins and len(ids) == cached + 1:
-        return " (the first is BOS, which a prompt cached with prepend_bos=False lacks: pass the ids that were run)"
-    if ids.ndim == 1 and bos is not None and not begins and len(ids) == cached - 1:
-        return " (does the cached prompt begin with BOS? pass model.to_tokens(text), which adds it too)"
-    if ids.ndim == 1 and len(ids) > cached:
-        return " (was only a part cached, by pos_slice=? leave it out)"
-    return ""
 
 
 # -------------------------------------------------------------------------------------------------------- cache check
@@ -209,52 +187,29 @@ class Replay:
         """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""
         allowed = max(tolerance(now.dtype, then.dtype), self.adapter.rounding) * then.abs().max()
         off = differences(now, then).amax(-1) > allowed
-        if not off.any():
-            return
-        if self.given and not off.all():
+        if self.given and off.any() and not off.all():
             first = int(off.nonzero()[0])
             raise ValueError(
                 f"tokens= do not match the cache: the embedding of token {int(self.ids[first])} at position {first} "
                 "is not the cached one"
             )
-        if self.given and all(Vocabulary.of(self.adapter, [then]).owners.values()):
+        if off.any():
             raise ValueError(
-                "tokens= do not match the cache: they are those of another prompt; pass the ids that were run"
+                "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed "
+                "since the cache was taken, or cache.model is not the model it was taken from"
+                + (", or tokens= are those of another prompt" if self.given else "")
             )
-        raise ValueError(
-            "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since "
-            "the cache was taken, or cache.model is not the model it was taken from"
-            + (", or tokens= are those of another prompt" if self.given else "")
-        )
 
     def _check_values(self, name: str, now: Tensor, then: Tensor) -> None:
         """Note the largest difference relative to the largest entry; refuse differences above the tolerance."""
-        alike = now.shape == then.shape
-        off, allowed = distance(now, then, self.adapter.rounding) if alike else (torch.inf, 0.0)
-        if not off > allowed:
-            self.mismatch = max(self.mismatch, off)
-            return
-        pad = self.adapter.tokenizer.pad
-        try:
-            check_unpadded([self.ids.tolist()], pad, self.adapter.tokenizer.bos)
-        except ValueError:
+        off, allowed = distance(now, then, self.adapter.rounding)
+        if off > allowed:
             raise ValueError(
-                f"{name} is not what the cache holds: the prompt begins or ends with the padding token {pad}, so the "
-                "cache was probably taken with an attention_mask; give the same one to "
-                "attribute_batch(cache, attention_mask=...)"
-            ) from None
-        if not alike:
-            raise ValueError(
-                f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the "
-                "cache of the whole prompt, without pos_slice"
+                f"{name} is not what the cache holds (off by {off:.1e} of its size): the model's weights, or the hooks "
+                "on it, have changed since the cache was taken; or it was taken with an attention_mask, which "
+                "attribute_batch(cache, attention_mask=...) takes, or with pos_slice=; take it again"
             )
-        complete = any(other.endswith("pattern") for other in self.cached.tensors)  # see `check_causal`
-        part = "" if complete else ", or it holds only a part of the prompt (pos_slice=)"
-        raise ValueError(
-            f"{name} is not what the cache holds (off by {off:.1e} of its size): the model's weights, or the hooks on "
-            f"it, have changed since the cache was taken, or it was run with another attention_mask{part}; take it "
-            "again"
-        )
+        self.mismatch = max(self.mismatch, off)
 
 
 # ----------------------------------------------------------------------------------------------- trials of a model

@@ -22,7 +22,6 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
 ROWS = 64  # rows of logits in float64 at once
-AT_ONCE = 2**14  # samples converted to numbers at once: booleans take an eighth of the memory
 
 
 def each_token(prediction: Prediction, keep_bos: bool) -> Bool[np.ndarray, "player pos"]:
@@ -75,7 +74,7 @@ def removed(
     ids, nothing = prediction.ids, nothing_left(prediction)
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))
-    return read_alone(prediction, ids, present, read, batches, done)
+    return read_present(prediction, ids, present, read, batches, done)
 
 
 def nothing_left(prediction: Prediction) -> int | None:
@@ -92,7 +91,7 @@ def led_by(
 
 
 @torch.no_grad()
-def read_alone(
+def read_present(
     prediction: Prediction,
     ids: Int[Tensor, "pos"],
     present: Bool[Tensor, "copy pos"],
@@ -182,7 +181,7 @@ def ridge(
     """Minimise ``Σ weight · (value - fit)² + penalty · ‖coefficients‖²``; the intercept is free."""
     total = weights.sum()
     centre, level = weights @ masks / total, weights @ values / total
-    coefficients = least_squares(masks, lambda rows: rows - centre, values - level, weights, penalty)
+    coefficients = least_squares(masks - centre, values - level, weights, penalty)
     return Linear(coefficients, float(level - centre @ coefficients))
 
 
@@ -225,28 +224,22 @@ def shapley(
     """
     even = (full - empty) / masks.shape[1]
     left = values - empty - even * masks.sum(1)
-    rest = least_squares(masks, lambda rows: rows - rows.mean(1, keepdims=True), left, weights, penalty)
+    rest = least_squares(masks - masks.mean(1, keepdims=True), left, weights, penalty)
     return even + rest - rest.mean()  # the mean of the rest is 0 but for rounding
 
 
 def least_squares(
-    masks: Bool[np.ndarray, "sample player"],
-    columns: Callable[[np.ndarray], np.ndarray],  # of rows of masks
+    columns: Float[np.ndarray, "sample player"],
     values: Float[np.ndarray, "sample"],
     weights: Float[np.ndarray, "sample"],
     penalty: float | int,
 ) -> Float[np.ndarray, "player"]:
-    """Fit values to the masks' columns; among several solutions, return the one of least norm."""
-    roots, players = np.sqrt(weights), masks.shape[1]
+    """Fit values to columns; among several solutions, return the one of least norm."""
+    roots = np.sqrt(weights)
+    weighted, goal = roots[:, None] * columns, roots * values
     if not penalty:
-        return np.linalg.lstsq(roots[:, None] * columns(masks), roots * values, rcond=None)[0]
-    products, sums = penalty * np.eye(players), np.zeros(players)
-    for start in range(0, len(masks), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        rows = roots[part, None] * columns(masks[part])
-        products += rows.T @ rows
-        sums += rows.T @ (roots[part] * values[part])
-    return np.linalg.solve(products, sums)
+        return np.linalg.lstsq(weighted, goal, rcond=None)[0]
+    return np.linalg.solve(weighted.T @ weighted + penalty * np.eye(columns.shape[1]), weighted.T @ goal)
 
 
 def non_negative(

@@ -32,7 +32,6 @@ from heta_lens.prediction.target import Scale, check_scale
 
 How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
 Patterns: TypeAlias = Literal["frozen", "recomputed"]
-Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
 
 
 def check_reading(scale: Scale, batch: Batch) -> None:
@@ -166,7 +165,7 @@ class Pair:
     def span(self, rows: Bool[Tensor, "copy pos"]) -> tuple[int, int]:
         """Return the range of the context with the groups; the range starts at 0 if runs cannot begin later."""
         positions = rows.any(0).nonzero().flatten().tolist() or [len(self.prediction) - 1]
-        resumes = self.prediction.prompt.kept is not None and self.source.prompt.kept is not None
+        resumes = self.prediction.prompt.prefix.kept is not None and self.source.prompt.prefix.kept is not None
         return positions[0] if resumes else 0, positions[-1] + 1
 
     def replaced(self, prediction: Prediction, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos d"]:

@@ -25,9 +25,9 @@ from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.activations import Activations, LivePatterns, live
+from heta_lens.prediction.activations import Activations, live
 from heta_lens.prediction.checks import Tokens
-from heta_lens.prediction.rerun import Prompt, Rerun
+from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
 from heta_lens.prediction.target import (
     Scale,
     TargetLike,
@@ -94,7 +94,7 @@ class Prediction:
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
         """The attention patterns among the context's positions, by layer: cached, or else from the live model."""
         prompt, n, names = self.prompt, len(self), pattern_names(self.adapter.layers)
-        live_patterns = LivePatterns(self.adapter, prompt.ids, bool(prompt.user_hooks))
+        live_patterns = LivePatterns(prompt)
         cached = not prompt.cached.tensors.keys().isdisjoint(names)
 
         def pattern(layer: int) -> Float[Tensor, "head pos pos"]:
@@ -171,9 +171,9 @@ class Prediction:
                 raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
             yield
 
-    def alone(self, start: int, stop: int) -> "Prediction":
+    def excerpt(self, start: int, stop: int) -> "Prediction":
         """Return the same target, explained by a part of the context as if nothing were around it."""
-        return Prediction(self.prompt.alone(start, stop), stop - start, self.target)
+        return Prediction(self.prompt.excerpt(start, stop), stop - start, self.target)
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """Return the embedding that replaces a masked token's."""

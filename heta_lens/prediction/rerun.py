@@ -19,7 +19,7 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.work import counting
+from heta_lens._util.work import count, counting
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches, choose_batches, shared_starts
 from heta_lens.model.hooks import (
@@ -27,16 +27,16 @@ from heta_lens.model.hooks import (
     READ,
     BatchHook,
     Hook,
-    KeysValues,
-    Places,
+    ReadAt,
     names_filter,
     note,
+    pattern_name,
     put,
     put_positions,
     stream_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.activations import Activations, check_attends_back, live
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.checks import (
     BlocksAlone,
@@ -72,7 +72,8 @@ class Prompt:
     mismatch: float  # largest relative difference between the cache and the check run
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
     chat: ChatPrompt | None = None  # the chat that the prompt begins with
-    prefix: Prefix | None = None  # None: not needed so far
+    known_prefix: Prefix | None = None
+    known_blocks: BlocksAlone | None = None
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -104,7 +105,7 @@ class Prompt:
             chat=tokens if isinstance(tokens, ChatPrompt) else None,
         )
 
-    def alone(self, start: int, stop: int) -> "Prompt":
+    def excerpt(self, start: int, stop: int) -> "Prompt":
         """Run the tokens at ``start:stop`` as a prompt of their own."""
         names = [name for name in self.cached.tensors if names_filter(name) and name != READ]
         batches: dict[str, Tensor] = {}
@@ -142,35 +143,34 @@ class Prompt:
         """Whether every run must be of this one prompt, whole: a user's hook may depend on its batch or its length."""
         return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
+    # Fields, not cached properties: before Python 3.12 the lock of those would wait for the model's, and the other way.
     @property
-    def kept(self) -> KeysValues | None:
-        """The clean keys and values that runs continue from; None where this model cannot continue."""
-        return (self.prefix or self._prefix()).kept
+    @one_at_a_time("self")
+    def prefix(self) -> Prefix:
+        """The clean keys and values that runs continue from, if this model can continue; measured when first needed."""
+        if self.known_prefix is None:
+            n = max(self.log_probs)
+            with counting(self.checks.setdefault("prefix_reuse", Counter())):
+                self.known_prefix = reusable_prefix(
+                    self.adapter, self.ids[:n], self.embeddings[:n], self.log_probs[n], bool(self.user_hooks)
+                )
+        return self.known_prefix
 
     @property
     def reuse(self) -> str:
         """A sentence on prefix reuse for the diagnostics: on, or off and the reason."""
-        if self.prefix is None and not self.user_hooks:
-            return "not needed"
-        return (self.prefix or self._prefix()).note
+        return self.prefix.note if self.user_hooks or self.known_prefix else "not needed"
 
+    @property
     @one_at_a_time("self")
-    def _prefix(self) -> Prefix:
-        if self.prefix is None:
-            n = max(self.log_probs)
-            with counting(self.checks.setdefault("prefix_reuse", Counter())):
-                self.prefix = reusable_prefix(
-                    self.adapter, self.ids[:n], self.embeddings[:n], self.log_probs[n], bool(self.user_hooks)
-                )
-        return self.prefix
-
-    @cached_property
     def blocks_alone(self) -> BlocksAlone:
-        """Whether blocks can run without the others, which is measured when it is first needed."""
+        """Whether blocks can run without the others; measured when first needed."""
         if self.user_hooks:
             return BlocksAlone(False, "hooks on the model may carry something from block to block")
-        with counting(self.checks.setdefault("blocks_alone", Counter())):
-            return blocks_alone(self.adapter, self.ids)
+        if self.known_blocks is None:
+            with counting(self.checks.setdefault("blocks_alone", Counter())):
+                self.known_blocks = blocks_alone(self.adapter, self.ids)
+        return self.known_blocks
 
     def batches(
         self,
@@ -199,15 +199,46 @@ class Prompt:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""
         if not positions:
             return []
-        return [list(positions)] if self.kept is None else shared_starts(positions, stop, start_cost)
+        return [list(positions)] if self.prefix.kept is None else shared_starts(positions, stop, start_cost)
 
-    def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
+    def logits_of(self, ids: Int[Tensor, "batch pos"], read: ReadAt = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Return logits after other ids; the user's hooks see one prompt at a time."""
         if not self.one_by_one:
             return self.adapter.run(ids, read=read)
         places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
         rows = zip(ids.split(1), places, strict=True)
         return torch.cat([self.adapter.run(row, read=place, whole=True) for row, place in rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LivePatterns:
+    """The patterns of a prompt by layer, in any order, with a single pattern in memory at a time.
+
+    A pattern has heads · positions² entries, the input of a layer positions · width. So one run of the model notes the
+    input of every layer, and a block alone then computes its pattern: in all, about two runs. (The gate begins with the
+    last layer, so patterns cannot be used in the order of a run. Queries and keys would take more memory, and every
+    architecture masks, caps, biases or sinks their products differently.) Where blocks cannot run alone, every pattern
+    takes a run of the whole model.
+    """
+
+    prompt: Prompt
+    inputs: dict[int, Float[Tensor, "1 pos d"]] = field(default_factory=dict)  # the states that enter every layer
+
+    @torch.no_grad()
+    def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
+        prompt, name = self.prompt, pattern_name(layer)
+        if prompt.adapter.layers > 1 and prompt.blocks_alone.same:
+            if not self.inputs:
+                count("forwards", 1)  # for all the blocks that will run alone
+                self.inputs.update(prompt.adapter.streams(prompt.ids[None], range(prompt.adapter.layers)))
+            patterns: dict[str, Tensor] = {}
+            hooks = {prompt.adapter.stream_name(layer): put(self.inputs[layer]), name: note(patterns, name)}
+            prompt.adapter.run(prompt.ids[None], hooks, only=layer)
+            pattern = patterns[name][0]
+        else:
+            (pattern,) = live(prompt.adapter, prompt.ids, [name], hooked=bool(prompt.user_hooks))
+        check_attends_back(prompt.adapter, layer, pattern)
+        return pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,37 +285,49 @@ class Rerun:
         prompt, adapter, batch = self.prompt, self.prompt.adapter, len(states)
         if prompt.one_by_one and batch > 1:
             return torch.cat([self.logits(copy[None]) for copy in states])
-        gap = range(self.stop, self.tail)  # positions that stay clean between a window and the tail
-        kept = prompt.kept if self.start or gap else None
-        if kept is not None:
-            begin, end = self.start, self.end
+        gap = self.stop < self.tail  # positions that stay clean between a window and the tail
+        kept = prompt.prefix.kept if self.start or gap else None
+        if kept is None:
+            logits = self._from_the_first_token(states)
         else:
-            begin, end = 0, len(prompt.ids) if prompt.one_by_one else self.end
-        hooks, past, first = dict[str, Hook](), None, self._first
-        if kept is not None and gap:
-            past = adapter.resume(kept, self.start, self.stop, batch)
-            adapter.run(self._ids(self.start, self.stop, batch), {self.site: put(states)}, past=past, first=first)
-            kept, begin = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, first), self.tail
-            if first:
-                hooks[self.site] = put(self._clean(self.tail, self.end, batch))
-        else:
-            before, after = self._clean(begin, self.start, batch), self._clean(self.stop, end, batch)
-            hooks[self.site] = put(torch.cat([before, states, after], 1))
+            begin, changed = self.start, torch.cat([states, self._clean(self.stop, self.end, batch)], 1)
             if gap:
-                for layer, clean in prompt.streams(range((self.layer or 0) + 1, adapter.layers)).items():
-                    hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
-        if kept is not None:
-            past = adapter.resume(kept, begin, self.end, batch)
-        read = [position - begin for position in self.read or (self.end - 1,)]
-        logits = adapter.run(
-            self._ids(begin, end, batch), hooks, read=read, past=past, first=first, whole=prompt.one_by_one
-        )
+                past = adapter.resume(kept, self.start, self.stop, batch)
+                ids = self._ids(self.start, self.stop, batch)
+                adapter.run(ids, {self.site: put(states)}, past=past, first=self._first)
+                kept = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, self._first)
+                begin, changed = self.tail, self._clean(self.tail, self.end, batch)
+            logits = self._run(begin, changed, past=adapter.resume(kept, begin, self.end, batch))
         return logits if self.read else logits[:, 0]
+
+    def _from_the_first_token(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
+        """Run the whole prompt; positions between a window and the tail become clean again at every layer."""
+        prompt, adapter, batch, hooks = self.prompt, self.prompt.adapter, len(states), dict[str, Hook]()
+        end = len(prompt.ids) if prompt.one_by_one else self.end
+        before, after = self._clean(0, self.start, batch), self._clean(self.stop, end, batch)
+        if self.stop < self.tail:
+            for layer, clean in prompt.streams(range((self.layer or 0) + 1, adapter.layers)).items():
+                hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
+        return self._run(0, torch.cat([before, states, after], 1), hooks)
+
+    def _run(
+        self,
+        begin: int,
+        states: Float[Tensor, "batch pos d"],
+        hooks: Mapping[str, Hook] | None = None,
+        past: Mapping[str, Any] | None = None,
+    ) -> Float[Tensor, "batch read vocab"]:
+        """Read logits after a run of the positions from ``begin`` on with these states."""
+        ids = self._ids(begin, begin + states.shape[1], len(states))
+        hooks = {self.site: put(states), **(hooks or {})}
+        read = [position - begin for position in self.read or (self.end - 1,)]
+        whole = self.prompt.one_by_one
+        return self.prompt.adapter.run(ids, hooks, read=read, past=past, first=self._first, whole=whole)
 
     def through_block(self, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         """Return what leaves the layer's block (the first, for embeddings) at ``start:end``, with these states."""
         adapter, layer = self.prompt.adapter, self.layer or 0
-        kept = self.prompt.kept if self.start else None
+        kept = self.prompt.prefix.kept if self.start else None
         begin = self.start if kept else 0
         past = adapter.resume(kept, self.start, self.end, 1) if kept else None
         left = dict[int, Tensor]()

@@ -85,15 +85,11 @@ def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Te
             raise
         why = brief(str(error).partition("\n")[0])
         raise ValueError(f"the function target={name} raised {type(error).__name__}: {why}") from error
-    if not isinstance(value, Tensor):
-        raise TypeError(f"the function target={name} gave {brief(value)}: it must return a tensor of one number")
-    if value.shape != ():
-        raise ValueError(
-            f"the function target={name} gave a tensor of shape {tuple(value.shape)}: it must return one number, of "
-            "shape (), as .sum() does"
+    if not isinstance(value, Tensor) or value.shape != () or not value.dtype.is_floating_point:
+        gave = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else brief(value)
+        raise TypeError(
+            f"the function target={name} gave {gave}: it must return a tensor of one real number, of shape ()"
         )
-    if not value.dtype.is_floating_point:
-        raise TypeError(f"the function target={name} gave {value.dtype}: it must return a real number, as .float()")
     if not value.isfinite():
         raise ValueError(f"the function target={name} gave {float(value)}: it must be finite, whatever the logits are")
     return value.to(logits) if logits.requires_grad else value.detach().to(logits)  # the function may have weights
@@ -122,10 +118,6 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
         return cached
-    if not is_whole(position):
-        raise TypeError(
-            f"position={position!r} must be a whole number, a place in the cached prompt; or in a batch a list of them"
-        )
     place = index(position)
     if not -cached <= place < cached:
         last = cached - 1

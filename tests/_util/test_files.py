@@ -1,6 +1,7 @@
 """Files: written whole or left as they were, read strictly, and repaired."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 from heta_lens._util.files import (
-    NotJSON,
     check_distinct,
     decoded,
+    invalid_json,
     parse_json,
     regular_file,
     write_atomically,
@@ -62,9 +63,9 @@ def test_json_that_a_reader_cannot_stand_is_refused(text: str, message: str) -> 
 
 
 def test_text_that_is_no_json_is_refused_with_its_place() -> None:
-    with pytest.raises(NotJSON, match="at character 4") as refused:
-        parse_json("[1,]")
-    assert refused.value.position == 3
+    with pytest.raises(json.JSONDecodeError) as refused:
+        parse_json("[1,\n2,]")
+    assert str(invalid_json("f", refused.value, 3)).startswith("f, line 4, is not valid JSON: ")
 
 
 HARD = [b"", b"a\r\nb\x00", "é 😀\n".encode(), b"x" * 300_000]

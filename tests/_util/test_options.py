@@ -18,12 +18,12 @@ from heta_lens import METHODS
 from heta_lens._util.options import (
     AtLeast,
     check_choice,
-    check_fields,
     check_names,
     check_options,
     keywords,
     named_object,
 )
+from heta_lens._util.storage import check_record
 from heta_lens._util.target_kinds import (
     SavedFunction,
     Target,
@@ -201,7 +201,7 @@ GOOD: dict[str, Any] = {"text": "a cat", "spans": [(0, 1)], "share": 1, "about":
 )
 def test_a_field_of_another_type_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        check_fields(Story, GOOD | changes)
+        check_record(Story, GOOD | changes)
 
 
 def margin(logits: Tensor, *, first: int = 3) -> Tensor:

@@ -12,7 +12,6 @@ from rich.progress import Progress
 
 from heta_lens._util import work as module
 from heta_lens._util.work import Allocations, Bar, Work, count, counting, working
-from heta_lens.methods.memory import DryRun
 
 
 def test_what_is_counted_goes_to_the_innermost_count_only():
@@ -131,17 +130,3 @@ def test_what_is_freed_does_not_count_and_the_most_is_kept() -> None:
         second = torch.zeros(KIB)
         assert (held.now, held.most) == (4 * KIB, 8 * KIB)
         del second
-
-
-def test_it_holds_as_much_as_a_run_on_data() -> None:
-    def run(device: str) -> None:
-        x = torch.ones(4, 100, device=device, requires_grad=True)
-        (gradient,) = torch.autograd.grad((x @ x.T).softmax(-1).exp().sum(), x, create_graph=True)
-        torch.autograd.grad(gradient, x, torch.ones(2, 4, 100, device=device), is_grads_batched=True)
-
-    with Allocations() as real:
-        run("cpu")
-    with DryRun() as dry:
-        run("meta")
-        assert dry.peak() == real.most
-        assert dry.peak() == dry.now < real.most

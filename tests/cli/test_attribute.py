@@ -12,7 +12,7 @@ import pytest
 from helpers.evaluating import demo, run
 from heta_lens import Attribution, SpanAttribution
 from heta_lens.model import loading
-from heta_lens.plots.scales import message_shares
+from heta_lens.plots.scales import percent_at
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -82,10 +82,9 @@ def test_a_question_is_asked_in_the_models_chat_template(folder: str, tmp_path: 
     assert "why ' drawer'?" in done.output and "tokens of the chat template hold" in done.output
     found = Attribution.load(kept)
     assert [(message.role, message.text) for message in found.by_message()][:2] == [*ROLES.items()]
-    *shares, template = message_shares(found)
-    assert template.template and not re.search(r"template +[\d.]+% ", done.output)
-    for message in shares:
-        assert re.search(rf"{message.role} +{message.percent} ", done.output)
+    assert not re.search(r"template +[\d.]+% ", done.output)
+    for message in found.by_message()[:2]:
+        assert re.search(rf"{message.role} +{percent_at(found, message.positions)} ", done.output)
     assert "drawer" in page.read_text() and "template" in page.read_text()
 
 
@@ -211,8 +210,8 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
         "gate",
         "curvature",
         "information",
-        "Underlined: the evidence for",
+        "Evidence for",
         "which the model answers: ",
     ):
         assert part in done.output
-    assert "Underlined" in (tmp_path / "heta_lens_demo.html").read_text()
+    assert "Evidence for" in (tmp_path / "heta_lens_demo.html").read_text()

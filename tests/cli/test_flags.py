@@ -17,7 +17,6 @@ from heta_lens.cli.flags import (
     LoadingFlags,
     MethodFlags,
     PromptFlags,
-    WorkerFlags,
     listed,
 )
 from heta_lens.model import loading
@@ -147,8 +146,3 @@ def test_a_file_of_anything_else_is_refused_by_its_place(
 def test_methods_are_split_at_commas_outside_of_brackets_of_options() -> None:
     names = listed(["random,context_cite query=((0,5),(7,9)), GIM", "lime mask=[a,b],ig"], [])
     assert names == ["random", "context_cite query=((0,5),(7,9))", "GIM", "lime mask=[a,b]", "ig"]
-
-
-def test_retries_of_one_worker_are_refused() -> None:
-    with pytest.raises(ValueError, match="--retries 1 is for several workers"):
-        WorkerFlags(retries=1).options()

@@ -1,8 +1,6 @@
-"""Questions about a prompt: contradictions, checks before a model is loaded, and the run of a model."""
+"""Questions about a prompt: contradictions, and the run of a model."""
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +8,7 @@ import torch
 
 from helpers.evaluating import demo
 from heta_lens import METHODS
-from heta_lens.cli.questions import (
-    Question,
-    QuestionFlags,
-    Span,
-    loaded_for,
-    read_by,
-)
-from heta_lens.model import loading
+from heta_lens.cli.questions import Question, QuestionFlags, Span, read_by
 
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
 
@@ -31,21 +22,20 @@ def test_a_span(written: str, span: Span) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asking", "target", "kind"),
+    ("asking", "target"),
     [
-        ({}, None, "token"),
-        ({"target": [" box"]}, " box", "token"),
-        ({"target": ["id:12"]}, 12, "token"),
-        ({"target": [" box", " box"]}, " box", "token"),
-        ({"target": [" box", "id:12"]}, {" box", 12}, "set"),
-        ({"target": [" box"], "against": [" bag"]}, (" box", " bag"), "contrast"),
-        ({"target": [" box"], "against": [" bag", " jar"]}, (" box", {" bag", " jar"}), "contrast"),
-        ({"target_function": "torch:logsumexp"}, torch.logsumexp, "function"),
+        ({}, None),
+        ({"target": [" box"]}, " box"),
+        ({"target": ["id:12"]}, 12),
+        ({"target": [" box", " box"]}, " box"),
+        ({"target": [" box", "id:12"]}, {" box", 12}),
+        ({"target": [" box"], "against": [" bag"]}, (" box", " bag")),
+        ({"target": [" box"], "against": [" bag", " jar"]}, (" box", {" bag", " jar"})),
+        ({"target_function": "torch:logsumexp"}, torch.logsumexp),
     ],
 )
-def test_targets(asking: dict[str, Any], target: Any, kind: str) -> None:
-    question = QuestionFlags(**asking).question()
-    assert question == Question(target) and question.kind == kind
+def test_targets(asking: dict[str, Any], target: Any) -> None:
+    assert QuestionFlags(**asking).question() == Question(target)
 
 
 @pytest.mark.parametrize(
@@ -66,61 +56,13 @@ def test_contradictions_are_refused(asking: dict[str, Any], message: str) -> Non
         QuestionFlags(**asking).question()
 
 
-@pytest.mark.parametrize("target", [("a", "b"), {"a", "b"}, len], ids=["contrast", "set", "function"])
+@pytest.mark.parametrize("target", [("a", "b"), frozenset("ab"), len], ids=["contrast", "set", "function"])
 def test_a_method_that_does_not_explain_a_target_is_refused(target: Any) -> None:
     Question(target=target).check(METHODS["leave_one_out"](effect="log_prob"))
     with pytest.raises(ValueError, match="'reagent'"):
         Question(target=target).check(METHODS["reagent"]())
     with pytest.raises(ValueError, match=r"'leave_one_out' gives every target the same scores, .*'log_prob'"):
         Question(target=target).check(METHODS["leave_one_out"]())
-
-
-# ---------------------------------------------------------------------------------------------- checks before loading
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The demo model without weights; the loader returns its arguments."""
-    monkeypatch.setattr(loading, "load_model", lambda name, **options: (name, options))
-    shutil.copytree(loading.DEMO, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
-    return str(tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    ("text", "question", "message"),
-    [
-        (TEXT, Question(position=50), "--position 50 is outside of the text, which has at most 22 tokens"),
-        (TEXT, Question(span=Span(3, 90)), "--span 90 is outside of the text"),
-        (TEXT, Question(span=Span(-2), through=(1, 99)), "--through 99 is outside of the text"),
-        (TEXT, Question(span=Span(40), generate=5), "--span 40 is outside of the text, which has at most 27 tokens"),
-        (TEXT, Question(" the key"), "target=' the key' is not a single token of this model but 2"),
-        (TEXT, Question((" key", {" drawer", " box box"})), "target=' box box' is not a single token"),
-        ("a \udcff", Question(), "not valid UTF-8 at character 2"),
-        ("the key " * 3000, Question(), r"the text is \d+ tokens long, and this model reads \d+ at most"),
-    ],
-    ids=["position", "span", "through", "long span", "two tokens", "two tokens in a set", "surrogate", "long text"],
-)
-def test_a_question_that_does_not_fit_is_refused(folder: str, text: str, question: Question, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        loaded_for(folder, text, question)
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        Question(),
-        Question(position=21),
-        Question(position=-22),
-        Question(span=Span(19, 22)),
-        Question(span=Span(-3, 26), generate=4),
-        Question((" drawer", {"box", 5})),
-        Question(len),
-    ],
-    ids=["next", "last", "first", "span", "generated", "contrast of sets", "function"],
-)
-def test_a_question_that_may_fit_loads_the_model(folder: str, question: Question) -> None:
-    assert demo().to_tokens(TEXT).shape[1] == 22
-    assert loaded_for(folder, TEXT, question, dtype="float32") == (folder, {"dtype": "float32"})
 
 
 # ----------------------------------------------------------------------------------------------------- prompt running

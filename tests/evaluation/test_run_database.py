@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers.evaluating import demo
+from helpers.killing import forked
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, Workers, evaluate, run_database, write_report
@@ -253,15 +254,15 @@ def test_a_file_system_without_a_shared_log_takes_one_writer(tmp_path: Path, mon
 
 
 # ------------------------------------------------------------------------------------------------------ several drivers
-def forked(work: Callable[[], Any]) -> int:
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return pid
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+def test_a_database_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+    def make(number: int) -> None:
+        with opened(tmp_path / str(number), REQUEST, PROMPTS, ["f1"]) as database:
+            assert database.counts() == {"pending": 6}
+
+    for number in range(20):
+        pids = [forked(lambda: make(number)) for _ in range(3)]  # noqa: B023
+        assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
 
 
 @pytest.mark.slow

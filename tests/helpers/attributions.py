@@ -16,9 +16,9 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, relative
 from heta_lens import Attribution, attribute, attribute_batch, plots
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.circuitsvis_tokens import View, coloured_tokens
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
@@ -104,8 +104,10 @@ def seen(token: str) -> str:
     return html.unescape(token).translate(INVISIBLE)
 
 
-def view(tokens: Sequence[str], values: Sequence[float] | None = None, title: str = "why ' Paris'?") -> View:
-    return coloured_tokens(title, tokens, torch.tensor(values or [1.0] * len(tokens)))
+def view(tokens: Sequence[str], values: Sequence[float] | None = None, **changes: Any) -> View:
+    """By circuitsvis, with no first token that could be a sink."""
+    made = attribution(tokens, values or [1.0] * len(tokens), positions=torch.arange(len(tokens)) + 1, **changes)
+    return plots.circuitsvis(replace(made, signed=True), special=True)
 
 
 LENGTHS = (5, 8, 3)

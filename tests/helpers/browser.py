@@ -132,8 +132,8 @@ def data(view: View) -> dict[str, Any]:
     return json.loads(content)
 
 
-def numbers(packed: str, kind: str = "<f4") -> list[float]:
-    return np.frombuffer(b64decode(packed), kind).tolist()
+def numbers(packed: str) -> list[float]:
+    return np.frombuffer(b64decode(packed), "<f4").tolist()
 
 
 def values(view: View) -> dict[str, list[float]]:

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.asking import (
-    explain,
-)
-from heta_lens.methods.heta.curvature import Signs
+from helpers.asking import explain
+from heta_lens.methods.heta.curvature import MatrixFrom, Task
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, hessian
-from heta_lens.methods.heta.probes import HessianFrom
 from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import TokenizerWrapper
@@ -35,11 +32,6 @@ class Dense(HessianOperator):
         span = places if isinstance(places, slice) else slice(places, places + 1)
         placed = directions if isinstance(places, slice) else directions[:, None]
         return torch.einsum("iajb,kjb->kia", self.matrix[:, :, span], placed)
-
-
-def from_dense(matrix: Tensor) -> HessianFrom:
-    """The part of a matrix from a position on."""
-    return lambda start: Dense(matrix[start:, :, start:])
 
 
 def random_hessian(n: int, d: int) -> Tensor:
@@ -106,16 +98,16 @@ class Toy(Prediction):
 
 def hessian_from(
     g: Callable[[Tensor], Tensor], at: Tensor, batch: int = 4, done: Callable[[int], Any] = lambda _: None
-) -> Callable[[int], HessianOperator]:
+) -> MatrixFrom:
     """The Hessian of a function over the embeddings from a place on."""
     return lambda start: hessian(Toy(g, at).rerun(start), Batches(batch), done)
 
 
-def signs_over(at: Tensor, probes: int, seed: int = 0) -> Signs:
-    """The signs of every token of a context with these embeddings."""
+def task_at(at: Tensor) -> Task:
+    """A window over a whole context with these embeddings."""
     every = range(len(at))
     window = Window(Toy(torch.sum, at), every, every, alone=False, layer=None)
-    return Signs(seed, window, dict.fromkeys(every, range(probes)))
+    return Task(window, Batches(64), lambda _: None)
 
 
 TARGET, N, PROBES, D = 7, 4, 3, 8

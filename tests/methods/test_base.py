@@ -1,6 +1,5 @@
 """The contract of a method: targets, returned scores, warnings, and functions as methods."""
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ from helpers import zoo
 from helpers.asking import explain, predict
 from heta_lens import METHODS, Heta, Method
 from heta_lens._util.options import chosen
-from heta_lens.methods import base
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
 
@@ -103,32 +101,6 @@ def test_heta_says_how_much_of_a_score_is_the_same_for_every_target(target: Any)
     found = Heta(probes=2)(predict(model, zoo.prompt(model, 5), target))
     same = (found.parts["gate"] * found.parts["information"] / 2).sum() / found.scores.sum()
     assert f"{same:.1%} of the score is the same for every target" in found.diagnostics["note"]
-
-
-SLOW: list[tuple[str, dict[str, Any], str]] = [
-    ("faml", {"steps": 200}, "up to 400 forwards and 400 backwards here, about \\d+ min: lower steps, or"),
-    (
-        "reagent",
-        {"max_steps": 100, "probes": 5},
-        "up to 1,000 forwards here, .* min: lower max_steps or probes",
-    ),
-    ("sequential_integrated_gradients", {"steps": 99}, "up to 401 forwards and 396 backwards here, about \\d+ min"),
-]
-
-
-@pytest.mark.parametrize(("method", "options", "message"), SLOW)
-def test_much_work_is_announced_before_it_starts(
-    method: str, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 4), 7)
-    started = list[str]()
-    monkeypatch.setattr(METHODS[method], "explain", lambda *_: started.append("") or pytest.fail("begun"))
-    monkeypatch.setattr(base, "LONG", 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=message):
-            METHODS[method](**options)(prediction)
-    assert not started
 
 
 N, TARGET = 6, 7

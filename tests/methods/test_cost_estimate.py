@@ -1,5 +1,6 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain
+from heta_lens.methods import base
 from heta_lens.methods.cost import CHECKS, Speed, timed
 from heta_lens.model.adapter import ModelAdapter
 
@@ -128,3 +130,14 @@ def test_what_cannot_be_explained_cannot_be_estimated() -> None:
         estimate(model, ids, variant="fulll")
     with pytest.raises(ValueError, match="is more than the 2 layers"):
         estimate(model, ids, variant="ls", layers=3)
+
+
+def test_long_work_is_warned_of_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.native_bridge()
+    ids = zoo.prompt(model, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explain(model, ids, method="integrated_gradients", steps=500)
+    monkeypatch.setattr(base, "LONG", 0.0)
+    with pytest.warns(UserWarning, match=r"takes up to .* 500 backwards here, about 0 min: lower steps, or choose"):
+        explain(model, ids, method="integrated_gradients", steps=500)

@@ -11,11 +11,11 @@ import heta_lens
 from helpers import ROOT, zoo
 from helpers.asking import explain
 from heta_lens import PRESETS, preset
-from heta_lens.api import method_of
 from heta_lens.data import suites
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import evaluate
 from heta_lens.evaluation.report.results import summary
+from heta_lens.methods.registry import method_of
 
 TEXT = "Nina put the key in the drawer . Question : Where did Nina put the key ? Answer : in the"
 

@@ -119,9 +119,6 @@ def test_hard_nc_and_ns_are_what_a_loop_finds(build: Any) -> None:
     nothing = apart([*range(N)])
     assert found["nc"] == pytest.approx(apart(order[:3]) / nothing, rel=1e-6)
     assert found["ns"] == pytest.approx(max(0.0, nothing - apart(order[3:])) / nothing, rel=1e-6)
-    assert hard(asked, scores, k=3, as_reagent=True)["nc"] == pytest.approx(
-        apart(order[:3], "hellinger") / nothing, rel=1e-6
-    )
     assert hard(asked, scores, share=0.4) == found  # 3.2, rounded down
     assert hard(asked, scores, k=N) == pytest.approx({"nc": 1, "ns": 1})
     assert hard(asked, scores, k=0) == pytest.approx({"nc": 0, "ns": 0}, abs=1e-9)

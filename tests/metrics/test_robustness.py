@@ -83,9 +83,9 @@ def test_the_worked_example_of_two_tellings() -> None:
     one = told({"Ann": 1.0, "kicks": 2.0, "the": 3.0, "ball": 4.0})
     other = told({"The": 2.0, "ball": 4.0, "was": 9.0, "kicked": 3.0, "by": 9.0, "Ann.": 1.0})
     found = paraphrase_consistency(one, other)
-    assert found.correlation == pytest.approx(0.8) and found.pairs == 4 and found.coverage == 1
-    assert isnan(paraphrase_consistency(one, told({"Ann": 1.0, "ball": 2.0})).correlation)
-    assert isnan(paraphrase_consistency(one, told({"Ann": 1.0, "ball": 1.0, "the": 1.0})).correlation)
+    assert found == pytest.approx(0.8)
+    assert isnan(paraphrase_consistency(one, told({"Ann": 1.0, "ball": 2.0})))
+    assert isnan(paraphrase_consistency(one, told({"Ann": 1.0, "ball": 1.0, "the": 1.0})))
 
 
 @MODEL
@@ -139,7 +139,6 @@ def test_a_setting_chooses_by_what_it_says() -> None:
 
 def test_the_worked_example_of_relative_change() -> None:
     assert relative_change([2.0, 2.1, 1.9], [0.0] * 3) == pytest.approx(10)
-    assert relative_change([2.0, 2.1, 1.9], [0.0] * 3, reduce="mean") == pytest.approx(10 / 3)
-    assert relative_change([2.0, 2.1, 1.8], [0.0] * 3, reference=2.0) == pytest.approx(10)
+    assert relative_change([2.0, 2.1, 1.8], [0.0] * 3, reference=2.0) == pytest.approx(5)
     assert relative_change([2.0, 2.0], [0.0, 0.0]) == 0
     assert isnan(relative_change([0.1, -0.1, 0.02], [0.05] * 3))

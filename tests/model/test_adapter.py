@@ -1,6 +1,5 @@
 """One interface to every kind of model: runs of ids with hooks, of some blocks, from kept keys and values."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from helpers.asking import N, cache_of, missing, refusal
 from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
-    PositionHook,
     note,
     put,
     put_at,
@@ -46,30 +44,6 @@ def test_its_cache_is_that_of_run_with_cache(build: Any) -> None:
         assert torch.equal(cache[name], expected[name])
 
 
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-@pytest.mark.parametrize(
-    ("name", "kind", "positions"),
-    [
-        ("standard", PositionHook, 2),
-        ("rotary_gqa", PositionHook, 2),
-        ("standard", partial, 5),  # it may tell positions apart
-        ("parallel", PositionHook, 5),  # the MLP adds to what enters the layer, of all positions
-    ],
-)
-def test_the_last_layer_runs_what_is_read_unless_a_hook_may_need_the_rest(name: str, kind: Any, positions: int) -> None:
-    model, seen = zoo.hooked_config(name), []
-    adapter, ids = ModelAdapter(model), zoo.prompt(model, 5)
-    expected = adapter.run(ids, read=[1, 4], whole=True)
-    hook = kind(lambda value: seen.append(value.shape[1]))
-    with adapter.hooked([("blocks.1.mlp.hook_post", hook)]):
-        torch.testing.assert_close(adapter.run(ids, read=[1, 4]), expected)
-    assert seen == [positions]
-    adapter.run(ids, {"blocks.1.mlp.hook_post": hook}, read=[1, 4])
-    assert seen == [positions, positions]
-    adapter.run(ids, {"blocks.1.hook_resid_post": lambda value: seen.append(value.shape[1])}, read=[1, 4])
-    assert seen[2] == 5
-
-
 LAYERS = 4
 
 
@@ -86,8 +60,7 @@ def test_a_block_that_runs_alone_does_what_it_does_in_the_model(build: Any) -> N
         logits = adapter.run(ids)
         for layer in range(LAYERS):
             left: dict[int, Tensor] = {}
-            end = f"blocks.{layer}.hook_resid_post"
-            hooks = {end: note(left, layer + 1)} if layer < LAYERS - 1 else {}  # where unread positions are dropped
+            hooks = {f"blocks.{layer}.hook_resid_post": note(left, layer + 1)}
             last = adapter.run(ids, {adapter.stream_name(layer): put(streams[layer]), **hooks}, only=layer)
             assert all(torch.equal(left[above], streams[above]) for above in left)
         assert torch.equal(last, logits)

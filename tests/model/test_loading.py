@@ -29,7 +29,6 @@ from heta_lens.model import loading, tokenizer
 from heta_lens.model.loading import (
     absent_model,
     boot_options,
-    weights,
 )
 
 KINDS: list[Any] = ["hooked", "bridge"] if zoo.HAS_HOOKED else ["bridge"]
@@ -220,15 +219,14 @@ def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.
         ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
         ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
         ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
-        ({"device": "cuda:7"}, "device='cuda:7': this machine has 0 devices cuda"),
-        ({"device": "meta"}, "device='meta' holds no weights: heta_lens.estimate_memory needs none"),
+        ({"device": "cuda:7"}, "device='cuda:7': this machine has 0 GPUs"),
         ({"device_map": {"a": "b"}}, "device_map={'a': …}='b' is no device"),
         ({"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map='auto' both say where: give one"),
         ({"n_devices": 3}, "n_devices=3: this machine has 0 GPUs"),
         ({"max_memory": {0: "1GB"}}, "give device_map='auto' with it"),
         ({"quantization_config": "3bit"}, "quantization_config='3bit' is not 8bit or 4bit"),
         ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor a configuration"),
-        ({"quantization_config": {"quant_method": "none"}}, "refused by transformers: Unknown quantization type"),
+        ({"quantization_config": {"quant_method": "none"}}, "Unknown quantization type"),
     ],
     ids=str,
 )
@@ -243,7 +241,6 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monke
     ("options", "sentence"),
     [
         ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must say a size for each device"),
-        ({"device_map": 5}, "device_map=5 must be 'auto', or a dict"),
     ],
     ids=str,
 )
@@ -267,14 +264,13 @@ CONFIG = LlamaConfig(
 )
 
 
-@pytest.mark.slow
 def test_a_folder_its_file_and_a_configuration_give_the_same(tmp_path: Path) -> None:
     CONFIG.save_pretrained(tmp_path)
     for given in (CONFIG, tmp_path, str(tmp_path), tmp_path / "config.json"):
         model = absent_model(given)
-        assert {tensor.device.type for tensor in weights(model)} == {"meta"}
-        assert (model.cfg.n_layers, model.embed.W_E.dtype) == (2, torch.bfloat16)
-    assert absent_model(CONFIG, "float32").embed.W_E.dtype == torch.float32
+        assert {tensor.device.type for tensor in model.parameters()} == {"meta"}
+        assert (model.config.num_hidden_layers, model.dtype) == (2, torch.bfloat16)
+    assert absent_model(CONFIG, "float32").dtype == torch.float32
 
 
 def test_what_is_no_configuration_is_said_in_a_sentence(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import explain
-from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
+from helpers.attributions import SCORES, attribution, double, uncertain
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.attribution_text import score_formula
-from heta_lens.plots.scales import message_shares, share_note
+from heta_lens.plots.scales import share_note
 
 
 # ----------------------------------------------------------------------------------------------------- attribution text
@@ -161,19 +161,6 @@ def by_hand(**changes: Any) -> Attribution:
 def test_a_formula_that_does_not_give_the_scores_is_not_told() -> None:
     assert score_formula(by_hand()) == "score = gate × (curvature + 2 × information)"
     assert score_formula(by_hand(scores=double([4.5, 1.8]))) == ""
-
-
-# --------------------------------------------------------------------------------------------------------------- shares
-def test_every_message_has_its_share_and_its_tokens() -> None:
-    shares = message_shares(of_chat())
-    assert [(one.role, one.text, one.score, one.percent) for one in shares] == [
-        ("user", "The cat", 3.5, "27.5%"),
-        ("assistant", "sat", 2.0, "15.7%"),
-        ("user", "", 0.0, "0.0%"),
-        ("template", "", 7.25, "56.9%"),
-    ]
-    assert sum(one.share for one in shares) == pytest.approx(1)
-    assert [one.template for one in shares] == [False, False, False, True]
 
 
 # -------------------------------------------------------------------------------------------------------------- colours

@@ -1,6 +1,5 @@
 """Patterns and values that a cache does not have."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from helpers.asking import cache_of, hooked
 from helpers.odd_models import with_side_channel
 from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.gate import gate, norms_by_layer
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.activations import LivePatterns
+from heta_lens.prediction.rerun import LivePatterns
 
 N, LAYERS = 12, 4
 ORDERS = {"down": (3, 2, 1, 0), "up": (0, 1, 2, 3), "mixed": (2, 0, 3, 1, 2)}
@@ -36,21 +34,21 @@ def test_patterns_are_the_models_own(build: Any, dtype: torch.dtype) -> None:
     ids = zoo.prompt(model, N)
     own = own_patterns(model, ids)
     for order in ORDERS.values():
-        patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
+        prompt = heta_lens.Prediction.from_cache(lean(model, ids), tokens=ids).prompt
+        patterns = LivePatterns(prompt)
         for layer in order:
             assert torch.equal(patterns(layer), own[layer])
-        assert not patterns.separate
+        assert prompt.blocks_alone.same
 
 
-def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_that_does_something_else_alone_is_not_believed() -> None:
     model = with_side_channel()
     ids = zoo.prompt(model, N)
     own = own_patterns(model, ids)
-    patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
-    with caplog.at_level(logging.INFO, logger="heta_lens"):
-        for layer in (0, 1, 0):
-            torch.testing.assert_close(patterns(layer), own[layer])
-    assert patterns.separate and caplog.text.count("block 1 does not run alone as it does in the model") == 1
+    prompt = heta_lens.Prediction.from_cache(lean(model, ids), tokens=ids).prompt
+    for layer in (0, 1, 0):
+        torch.testing.assert_close(LivePatterns(prompt)(layer), own[layer])
+    assert not prompt.blocks_alone.same
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-gpt2"))

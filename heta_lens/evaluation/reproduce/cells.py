@@ -315,7 +315,7 @@ def _change(values: Float[np.ndarray, "settings seeds"], greedy_first: bool) -> 
         return nan
     means, errors = values.mean(1).tolist(), (values.std(1, ddof=1) / sqrt(SEEDS)).tolist()
     if greedy_first:
-        return relative_change(means, errors, reduce="mean", reference=means[0])
+        return relative_change(means, errors, reference=means[0])
     return relative_change(means, errors)
 
 

@@ -85,7 +85,7 @@ class Effort:
 def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the options that have no effect with the variant."""
     method = quietly(partial(Heta, **options))
-    unused = method.unused_with(method.recipe, method.weights).keys() - ({"seed"} if method.random else set())
+    unused = method.unread.keys() - ({"seed"} if method.random else set())
     return {name: value for name, value in options.items() if name not in unused}
 
 

@@ -107,7 +107,7 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
             if products is None:
                 continue
             graphs = graphs_of(window, products)
-            built = (len(graphs) + products.late) * products.rounds + products.bounds
+            built = len(graphs) * products.rounds + products.bounds
             forwards, backwards, hvps = forwards + calls * built, backwards + built, hvps + products.hvps
             ran.graphs += sum(length - graph.start for graph in graphs)
             ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
@@ -120,7 +120,7 @@ def longest_run(options: HetaOptions, windows: Sequence[Window]) -> int:
     span, prediction = max(len(window.span) for window in windows), windows[0].whole
     if not (options.recipe.windowed and options.window_mode == "frozen"):
         return span
-    return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
+    return len(prediction) if prediction.prompt.prefix.kept is None else min(span + TAIL, len(prediction))
 
 
 def product_batches(options: HetaOptions, windows: Sequence[Window], free: int | None = None) -> Batches:
@@ -140,7 +140,7 @@ def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Wind
     windows = options.windows(prediction)
     longest = longest_run(options, windows)
     for window in windows:
-        in_two_calls = held_between(options, window) and prediction.prompt.kept is not None
+        in_two_calls = held_between(options, window) and prediction.prompt.prefix.kept is not None
         yield window, min(longest, len(prediction) - window.span.start), 2 if in_two_calls else 1
 
 
@@ -161,7 +161,7 @@ def put_back(options: HetaOptions, windows: Sequence[Window]) -> bool:
     prediction, layer = windows[0].whole, windows[0].layer
     own = set[int]() if layer is None else {layer}
     lowest = 1 if options.weights[1] or layer is None else layer + 1
-    return prediction.prompt.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
+    return prediction.prompt.prefix.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
 
 
 # ------------------------------------------------------------------------------------------------ what is cheaper

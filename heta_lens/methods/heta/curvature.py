@@ -1,5 +1,10 @@
 """The curvature S of Eq. 2, ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g, or a matrix in its place.
 
+1. `estimated_curvature` asks an `Estimator` about every window; with ``tolerance`` or ``prune``, several times.
+2. The estimator chooses a matrix: a `HessianOperator` over the window's states, which gives products with H.
+3. The estimator chooses directions: a token's own (`Probed.probe_each`), or the directions of a group (`probes`).
+4. Products, read at a token, become the token's `Readings`, whose samples make the `Curvature`.
+
 To add a kind of curvature, write an `Estimator` with ``estimate`` and ``cost``, whose fields are the options of HETA
 that it reads, and name it in a row of `heta_lens.methods.heta.options.VARIANTS`.
 """
@@ -7,7 +12,6 @@ that it reads, and name it in a row of `heta_lens.methods.heta.options.VARIANTS`
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from math import nan
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -23,7 +27,6 @@ from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work import Done
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
-    HessianFrom,
     Pairs,
     ProbesByToken,
     Readings,
@@ -31,8 +34,8 @@ from heta_lens.methods.heta.probes import (
     check_separable,
     gaussian,
     grouped_products,
-    mirrored,
     pairs_of_groups,
+    pairs_of_rows,
     probed_sizes,
     signs_of,
 )
@@ -43,9 +46,11 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 
 Support: TypeAlias = Literal["block", "row"]
-Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
+BlockNorm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
+MatrixFrom: TypeAlias = Callable[[int], HessianOperator]
+"""The matrix over the states from a place on, with all states before it held fixed."""
 
-AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
+AT_ONCE = 32  # directions of a token whose products are held at every position
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
@@ -80,7 +85,6 @@ class Products(NamedTuple):
     per_token: bool = False  # a graph per shared start; else one graph
     rounds: int = 1  # how often the graphs are built
     bounds: int = 0  # graphs for an upper bound, beside these
-    late: int = 0  # graphs for late tokens, in every round
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +160,7 @@ class Probed(Estimator):
     probes: int
     seed: int
     support: Support
-    norm: Norm
+    norm: BlockNorm
     interactions: bool
     checkpoint: bool
 
@@ -166,8 +170,50 @@ class Probed(Estimator):
         return self.probes
 
     def check(self, prediction: Prediction, length: int) -> None:
-        if self.norm == "exact":
-            check_enumerable(length, prediction.embeddings.shape[1], self.support)
+        size = prediction.embeddings.shape[1] * (1 if self.support == "block" else length)
+        if self.norm == "exact" and size > ENUMERABLE:
+            raise ValueError(
+                f"norm='exact' visits all 2^{size} sign vectors here, and 2^{ENUMERABLE} is the most it will; "
+                "use norm='hutchinson', whose standard error is reported"
+            )
+
+    def signs(self, task: Task, probes: ProbesByToken, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
+        """Draw signs for places in a window; tokens without probes of their own get as many as the first."""
+        first, like, signs = next(iter(probes.values())), task.window.states, []
+        for position in (task.window.span.start + place for place in places):
+            own = probes.get(position) or first
+            signs.append(signs_of(self.seed, position, own, like.shape[1]).to(like))
+        return signs
+
+    def probe_each(
+        self, task: Task, probes: ProbesByToken, matrix_from: MatrixFrom, by_start: Sequence[Sequence[int]]
+    ) -> Curvature:
+        """Probe each token by directions of its own, in the order of ``by_start``: places that share a matrix.
+
+        ``support="block"`` reads a token's products at the token itself; ``"row"`` reads them everywhere, and probes
+        all tokens at once where directions are random. Interactions take the products at all later tokens.
+        """
+        tokens, row = list(chain(*by_start)), self.support == "row"
+        if row and self.norm == "hutchinson":
+            every = torch.stack(self.signs(task, probes, range(len(task.window.span))), dim=1)
+            products = matrix_from(0).matmat(every)[:, tokens]
+            return Curvature.of([Readings.of_own(size) for size in products.abs().sum(-1).T])
+        samples, sizes = list[Tensor](), list[Sizes]()
+        for group in [tokens] if row else by_start:
+            start = 0 if row else group[0]
+            matrix, places = matrix_from(start), [token - start for token in group]
+            units = torch.eye(matrix.like.shape[1]).to(matrix.like)
+            directions = self.signs(task, probes, group) if self.norm == "hutchinson" else [units] * len(group)
+            if row or self.interactions:
+                for place, own in zip(places, directions, strict=True):
+                    products = torch.cat([matrix.matmat(few, place) for few in own.split(AT_ONCE)])
+                    samples.append(_SAMPLES[self.norm](products if row else products[:, place]))
+                    sizes += [_PAIR_SIZES[self.norm](products[:, place:])] if self.interactions else []
+            else:
+                samples += map(_SAMPLES[self.norm], own_products(matrix, places, directions, task.batches.size))
+            del matrix  # and its graph, before the next is built
+        pairs = pairs_of_rows(sizes) if self.interactions else None
+        return Curvature.of([Readings.of_own(size) for size in samples], pairs)
 
 
 @dataclass(frozen=True)
@@ -203,26 +249,19 @@ class ProbedHessian(Probed):
         return hessian(rerun, task.batches, task.done, checkpoint=self.checkpoint)
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        window, groups, at_once = task.window, self.groups_of(len(probes)), task.batches.size
-        if groups is None:
-            products = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
-            return curvature(
-                lambda place: self.matrix(task, window.rerun(place)),
-                Signs(self.seed, window, probes),
-                support=self.support,
-                norm=self.norm,
-                by_start=window.by_start(list(probes), per_product(products)),
-                at_once=at_once,
-                pairs=self.interactions,
-            )
-        products = grouped_products(
-            lambda place: self.matrix(task, window.rerun(place + min(probes) - window.span.start)),
-            self.seed,
-            probes,
-            groups,
-            at_once,
-            late=window.restarts and not self.interactions,  # which are read at every token
-        )
+        groups = self.groups_of(len(probes))
+        return self._one_by_one(task, probes) if groups is None else self._in_groups(task, probes, groups)
+
+    def _one_by_one(self, task: Task, probes: ProbesByToken) -> Curvature:
+        window = task.window
+        products = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
+        by_start = window.by_start(list(probes), per_product(products))
+        return self.probe_each(task, probes, lambda place: self.matrix(task, window.rerun(place)), by_start)
+
+    def _in_groups(self, task: Task, probes: ProbesByToken, groups: int) -> Curvature:
+        rerun = task.window.rerun(min(probes) - task.window.span.start)
+        # The matrix has no name here, so that its graph is gone before tokens are probed alone.
+        products = grouped_products(self.matrix(task, rerun), self.seed, probes, groups, task.batches.size)
         readings = dict(zip(probes, products.readings(), strict=True))
         if hidden := sorted(token for token in task.precise if token in readings and readings[token].capped):
             single = replace(self, groups=None, interactions=False)
@@ -239,8 +278,7 @@ class ProbedHessian(Probed):
         groups, rounds = self.groups_of(scored), self.probes.bit_length() if self.stops else 1
         if groups is None:
             return Products(self.probes * (scored + bound), per_token=True, rounds=rounds, bounds=int(bound))
-        products, late = self.probes * (groups + bound) + rounds, window.restarts and not self.interactions
-        return Products(products, rounds=rounds, bounds=int(bound), late=int(late))
+        return Products(self.probes * (groups + bound) + rounds, rounds=rounds, bounds=int(bound))
 
 
 @dataclass(frozen=True)
@@ -285,22 +323,14 @@ class LowRankHessian(Probed):
     random: ClassVar[bool] = True
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        window, signs = task.window, Signs(self.seed, task.window, probes)
+        window = task.window
         operator = hessian(window.rerun(), task.batches, task.done, checkpoint=self.checkpoint)
-        tests = partial(gaussian, self.seed, window.span.start)
-        low = low_rank(operator, self.rank, tests, torch.stack(signs(range(len(window.span))), 1))
+        every = torch.stack(self.signs(task, probes, range(len(window.span))), dim=1)
+        n, d = window.states.shape
+        tests = gaussian(self.seed, window.span.start, min(self.rank + OVERSAMPLING, n * d), n, d)
+        low = low_rank(operator, self.rank, tests, every)
         tokens = [position - window.span.start for position in probes]
-        own = self.support == "block" and not self.interactions  # only a token's own block is read
-        samples = curvature(
-            partial(low.part, length=1 if own else None),
-            signs,
-            support=self.support,
-            norm=self.norm,
-            by_start=[[token] for token in tokens] if own else [tokens],
-            at_once=task.batches.size,
-            pairs=self.interactions,
-        )
-        return replace(samples, energy=low.energy)
+        return replace(self.probe_each(task, probes, low.part_from, [tokens]), energy=low.energy)
 
     def cost(self, window: Window) -> Products:
         size = len(window.span) * window.whole.embeddings.shape[1]
@@ -317,83 +347,31 @@ class SquaredGradient(Estimator):
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
         _, gradient = differentiate(task.window.rerun(), again=False)
         places = [position - task.window.span.start for position in probes]
-        samples = Samples.even(gradient.square().sum(-1)[None, places])
-        return Curvature(samples.values, samples.counts)
+        return Curvature.of([Readings.of_own(size) for size in gradient.square().sum(-1)[places, None]])
 
     def cost(self, window: Window) -> Products:  # noqa: ARG002
         return Products(0)
 
 
-@dataclass(frozen=True, eq=False)
-class Signs:
-    """The signs of tokens, by their places in a window; tokens without probes of their own get as many as the first."""
-
-    seed: int
-    window: Window
-    probes: ProbesByToken
-
-    def __call__(self, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
-        first, like, signs = next(iter(self.probes.values())), self.window.states, []
-        for position in (self.window.span.start + place for place in places):
-            own = self.probes.get(position) or first
-            signs.append(signs_of(self.seed, position, own, like.shape[1]).to(like))
-        return signs
-
-
 # -------------------------------------------------------------------------------------------- probing a matrix's blocks
-def curvature(
-    hessian_from: HessianFrom,
-    signs: Signs,
-    *,
-    support: Support,
-    norm: Norm,
-    by_start: Sequence[Sequence[int]],
-    at_once: int = AT_ONCE,
-    pairs: bool = False,
-) -> Curvature:
-    """Sample the curvature of the tokens in ``by_start``, in that order; tokens of one list share the start of a run.
+def own_products(
+    matrix: HessianOperator, places: Sequence[int], directions: Sequence[Float[Tensor, "k d"]], at_once: int
+) -> Iterator[Float[Tensor, "k d"]]:
+    """Yield ``Π_i H Π_i u``, at i alone, for the token i at every place and each of its directions u.
 
-    ``support="block"`` probes every token alone and reads its own block of H; ``"row"`` probes all tokens at once.
-    ``at_once`` products are held at every position before a token's own are kept. ``pairs`` asks for
-    the interactions of the tokens as well, which takes all of them.
+    The products of several tokens run together; each has its direction at another place.
     """
-    like, tokens = signs.window.states, list(chain(*by_start))
-    if support == "row" and norm == "hutchinson":
-        products = hessian_from(0).matmat(torch.stack(signs(range(len(like))), dim=1))
-        return Curvature.of([Readings.of_own(size) for size in products[:, tokens].abs().sum(-1).T])
-    units = torch.eye(like.shape[1]).to(like)
-    directions = signs if norm == "hutchinson" else lambda group: [units] * len(group)
-    readings, sizes, errors = list[Readings](), [], []
-    if support == "block" and not pairs:
-        for products in _own_products(hessian_from, by_start, directions, at_once):
-            readings.append(Readings.of_own(_SAMPLES[norm](products)))
-        return Curvature.of(readings)
-    for group in [tokens] if support == "row" else by_start:
-        start = 0 if support == "row" else group[0]
-        operator = hessian_from(start)
-        for token, own in zip(group, directions(group), strict=True):
-            products = torch.cat([operator.matmat(few, token - start) for few in own.split(AT_ONCE)])
-            later = products[:, token - start :]
-            readings.append(Readings.of_own(_SAMPLES[norm](products if support == "row" else later[:, 0])))
-            if pairs:
-                size, error = _PAIR_SIZES[norm](later)
-                sizes.append(size)
-                errors.append(error)
-        del operator  # and its graph, before the next is built
-    if not pairs:
-        return Curvature.of(readings)
-    random = errors[0] is not None
-    return Curvature.of(readings, Pairs(mirrored(sizes), mirrored(errors) if random else None))
-
-
-def check_enumerable(n: int, d: int, support: Support) -> None:
-    """Refuse the exact norm where the sign vectors of n tokens cannot all be visited."""
-    length = d if support == "block" else n * d
-    if length > ENUMERABLE:
-        raise ValueError(
-            f"norm='exact' visits all 2^{length} sign vectors here, and 2^{ENUMERABLE} is the most it will; "
-            "use norm='hutchinson', whose standard error is reported"
-        )
+    few = max(1, at_once // len(directions[0]))  # tokens whose directions are put together
+    for begin in range(0, len(places), few):
+        counts = [len(own) for own in directions[begin : begin + few]]
+        repeated = torch.repeat_interleave(torch.tensor(places[begin : begin + few]), torch.tensor(counts))
+        together, products = torch.cat([*directions[begin : begin + few]]), []
+        for at, vectors in zip(repeated.split(at_once), together.split(at_once), strict=True):
+            rows, first, stop = torch.arange(len(at)), int(at[0]), int(at[-1]) + 1
+            placed = vectors.new_zeros(len(at), stop - first, vectors.shape[1])
+            placed[rows, at - first] = vectors
+            products.append(matrix.matmat(placed, slice(first, stop))[rows, at])
+        yield from torch.cat(products).split(counts)
 
 
 def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
@@ -406,37 +384,12 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
     return total / 2 ** (n - 1)
 
 
-def _own_products(
-    hessian_from: HessianFrom,
-    by_start: Sequence[Sequence[int]],
-    directions: Callable[[Sequence[int]], Sequence[Float[Tensor, "k d"]]],
-    at_once: int,
-) -> Iterator[Float[Tensor, "k d"]]:
-    """Yield, for every token i and its directions u, ``H Π_i u`` at i alone."""
-    for group in by_start:
-        operator, own = hessian_from(group[0]), directions(group)
-        places = torch.tensor(group) - group[0]  # the operator begins with the group
-        few = max(1, at_once // len(own[0]))  # tokens whose products are taken together
-        for begin in range(0, len(group), few):
-            mine, counts = places[begin : begin + few], [len(each) for each in own[begin : begin + few]]
-            span = slice(int(mine[0]), int(mine[-1]) + 1)  # outside which every direction is 0
-            positions, products = torch.repeat_interleave(mine, torch.tensor(counts)), []
-            rows = zip(positions.split(at_once), torch.cat([*own[begin : begin + few]]).split(at_once), strict=True)
-            for at, vectors in rows:
-                each = torch.arange(len(at))
-                placed = vectors.new_zeros(len(at), span.stop - span.start, vectors.shape[1])
-                placed[each, at - span.start] = vectors
-                products.append(operator.matmat(placed, span)[each, at])
-            yield from torch.cat(products).split(counts)
-        del operator  # and its graph, before the next is built
-
-
-_SAMPLES: dict[Norm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sample"]]] = {
+_SAMPLES: dict[BlockNorm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sample"]]] = {
     "hutchinson": lambda products: products.abs().flatten(1).sum(1),
     "exact": lambda products: expected_l1(products.flatten(1))[None],
     "entrywise": lambda products: products.abs().sum()[None],
 }
-_PAIR_SIZES: dict[Norm, Callable[[Float[Tensor, "k later d"]], Sizes]] = {
+_PAIR_SIZES: dict[BlockNorm, Callable[[Float[Tensor, "k later d"]], Sizes]] = {
     "hutchinson": probed_sizes,  # ‖H_ij‖_F, as with "exact"
     "exact": lambda products: (products.square().sum((0, 2)).sqrt(), None),
     "entrywise": lambda products: (products.abs().sum((0, 2)), None),
@@ -463,9 +416,9 @@ class LowRank(HessianOperator):
     def energy(self) -> Energy:
         return Energy(self.missed_squared, float(self.values.square().sum()))
 
-    def part(self, start: int, length: int | None = None) -> "LowRank":
-        """Return the matrix over the positions from ``start`` on, or over ``length`` of them."""
-        return replace(self, vectors=self.vectors[start : None if length is None else start + length])
+    def part_from(self, start: int) -> "LowRank":
+        """Return the matrix over the positions from ``start`` on."""
+        return replace(self, vectors=self.vectors[start:])
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         along = rearrange(self.vectors[places], "... rank -> (...) rank")
@@ -474,18 +427,14 @@ class LowRank(HessianOperator):
 
 
 def low_rank(
-    operator: HessianOperator,
-    rank: int,
-    tests: Callable[[int, int, int], Float[Tensor, "k pos d"]],
-    probes: Float[Tensor, "probe pos d"],
+    operator: HessianOperator, rank: int, tests: Float[Tensor, "k pos d"], probes: Float[Tensor, "probe pos d"]
 ) -> LowRank:
     """Find a low rank of the symmetric, indefinite H by a randomised range finder: ``2 (rank + 8)`` products.
 
-    ``tests(count, pos, d)`` are random directions, whose images span nearly the range. The rest is measured on
+    The images of ``tests``, random directions, span nearly the range. The rest is measured on
     ``probes`` that had no part in it: ``E‖(H - H_k) r‖² = ‖H - H_k‖_F²``, which is ``‖H‖_F² - Σ λ²``.
     """
-    n, d = probes.shape[1:]
-    images = operator.matmat(tests(min(rank + OVERSAMPLING, n * d), n, d))
+    n, images = probes.shape[1], operator.matmat(tests)
     if not images.isfinite().all():  # so that the curvature is not finite at the same positions, and named there
         return LowRank(rearrange(images.sum(0), "pos d -> pos d 1"), images.new_ones(1), nan)
     basis = torch.linalg.qr(rearrange(images, "k pos d -> (pos d) k")).Q
@@ -522,7 +471,9 @@ def estimate_until_sure(
     if estimator.prune:
         by_row = replace(estimator, support="row", interactions=False)
         every = [by_row.estimate(task, dict.fromkeys(task.window.scored, range(estimator.probes))) for task in tasks]
-        bound = torch.cat(list(map(_upper, every)))
+        # An upper end for the row form's curvature, which is never below the block form's.
+        deviations = [student_t(row.counts).to(row.mean) * row.deviations.square().sum(0).sqrt() for row in every]
+        bound = torch.cat([row.mean + reach for row, reach in zip(every, deviations, strict=True)])
     while True:
         samples = Curvature.of(readings)
         parts = replace(parts, curvature=samples)
@@ -597,8 +548,3 @@ def probes_needed(
     counts = torch.arange(LEAST, most)
     reach = torch.from_numpy(student.ppf(0.975, counts - 1) / counts.sqrt().numpy()).to(spread)
     return LEAST + (half_widths(spread * reach[:, None]) > width).sum(0)
-
-
-def _upper(row: Samples) -> Float[Tensor, "pos"]:
-    """Return an upper end for the row form's curvature, which is never below the block form's."""
-    return row.mean + student_t(row.counts).to(row.mean) * row.deviations.square().sum(0).sqrt()

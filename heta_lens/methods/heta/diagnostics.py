@@ -72,7 +72,8 @@ def faithfulness(
     ``nothing`` is the error of scores of 0.
     """
     fitted, held_out = order[: len(order) // 2], order[len(order) // 2 :]
-    scale = best_scale(dropped[fitted], sums[fitted])
+    square = float(sums[fitted] @ sums[fitted])
+    scale = max(0.0, float(dropped[fitted] @ sums[fitted]) / square) if square else 0.0
     calibrated = (dropped - scale * sums)[held_out].abs()
     return {
         "raw": float((dropped - sums).abs().mean()),
@@ -82,18 +83,6 @@ def faithfulness(
         "scale": scale,
         "subsets": len(dropped),
     }
-
-
-def best_scale(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"]) -> float:
-    """Return the factor ≥ 0 that fits the sums to the drops by least squares."""
-    square = float(sums @ sums)
-    return max(0.0, float(dropped @ sums) / square) if square else 0.0
-
-
-def envelope(information: Float[Tensor, "pos"], drop: Float[Tensor, "pos"]) -> tuple[Float[Tensor, "pos"], float]:
-    """Return ``max(0, Δ)`` of every drop Δ, and the share of tokens whose information is within this bound."""
-    gain = drop.clamp(min=0)
-    return gain, int((information <= gain).sum()) / len(gain)
 
 
 # --------------------------------------------------------------------------------------------------------------- audit
@@ -153,12 +142,11 @@ def score_facts(
         "note": "; ".join(_notes(options, prediction, parts)) or None,
     }
     if masked is not None:
-        gain, share = envelope(masked.divergence, masked.drop)
-        facts["drop"] = masked.drop
+        facts["drop"], gain = masked.drop, masked.drop.clamp(min=0)  # the paper's bound on the information
         if options.combine == "sum":
             facts["envelope"] = parts.envelope(options.balance, gain)
         if options.kl == "orig_masked":
-            facts["envelope_share"] = share
+            facts["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
     return facts
 
 

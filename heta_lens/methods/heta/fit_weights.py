@@ -1,8 +1,8 @@
 """Fit β and γ: the weights with which scores predict the effects of masking sets of tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,6 @@ from heta_lens.prediction.coalitions import non_negative
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Array: TypeAlias = np.ndarray
-Table: TypeAlias = Mapping[
-    str, Float[Array, "set"]
-]  # of sets of tokens: sums of features, the drop of g, the prediction
 
 FEW = 20  # predictions, below which weights are warned of
 MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with factors ≥ 0 of their own
@@ -90,11 +87,11 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))
             work.add("predictions", 1)
-    table = {name: np.concatenate([own[name] for own in tables]) for name in tables[0]}
+    table = pd.concat(tables, ignore_index=True)
     beta, gamma = factors(table, MODELS["fitted"])
-    held_out = held_out_errors(table, folds_of(table["prediction"], folds, seed))
+    held_out = held_out_errors(table, folds_of(table["prediction"].to_numpy(), folds, seed))
     _warn_of_doubts(held_out, len(predictions))
-    return Fit(float(beta), float(gamma), held_out, len(predictions), len(table["drop"]), method)
+    return Fit(float(beta), float(gamma), held_out, len(predictions), len(table), method)
 
 
 def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
@@ -113,8 +110,8 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
 
 
 @one_at_a_time("prediction")
-def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Table:
-    """A row for every set of tokens: how much g drops without it, and the sum of every feature over it."""
+def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> pd.DataFrame:
+    """Make a row for every set of tokens: the drop of g without the set, and the sum of every feature over it."""
     parts = quietly(lambda: method(prediction)).parts  # weak ones too: their weights are what is looked for
     gate = parts["gate"]
     curvature, information = (scaled(parts[name], method.balance) for name in ("curvature", "information"))
@@ -130,41 +127,34 @@ def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Ta
     with prediction.running():
         dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch, lambda _: None)
     sums = {name: (members.to(feature) @ feature).double().numpy() for name, feature in features.items()}
-    return {**sums, "drop": dropped.double().cpu().numpy(), "prediction": np.full(len(members), float(number))}
+    return pd.DataFrame({**sums, "drop": dropped.double().cpu().numpy(), "prediction": number})
 
 
-def factors(table: Table, features: Sequence[str]) -> Float[Array, "feature"]:
-    """Factors ≥ 0 with which the features come nearest to the drops."""
-    return non_negative(np.stack([table[name] for name in features], axis=1), table["drop"])
+def factors(table: pd.DataFrame, features: Sequence[str]) -> Float[Array, "feature"]:
+    """Return the factors ≥ 0 with which the features come nearest to the drops."""
+    return non_negative(table[[*features]].to_numpy(), table["drop"].to_numpy())
 
 
-def folds_of(prediction: Float[Array, "set"], folds: int, seed: int) -> Int[Array, "set"]:
+def folds_of(prediction: Int[Array, "set"], folds: int, seed: int) -> Int[Array, "set"]:
     """Assign sets to held-out folds, with all sets of a prediction in a fold, unless the prediction is the only one."""
     _, group = np.unique(prediction, return_inverse=True)
     group = group if group.any() else np.arange(len(group))
     return np.random.default_rng([seed, folds]).permutation(group.max() + 1)[group] % folds
 
 
-def held_out_errors(table: Table, fold: Int[Array, "set"]) -> pd.DataFrame:
-    """Every model's error where it was not fitted, averaged within every prediction (or over the only one's sets)."""
-    guesses = {name: np.zeros(len(fold)) for name in MODELS}
+def held_out_errors(table: pd.DataFrame, fold: Int[Array, "set"]) -> pd.DataFrame:
+    """Return every model's error where it was not fitted: of predictions, or of the sets of a single prediction."""
+    guesses = pd.DataFrame({**dict.fromkeys(MODELS, 0.0), "half": table["half"], "nothing": 0.0}, index=table.index)
     for held in np.unique(fold):
-        rest = {name: column[fold != held] for name, column in table.items()}
+        rest: Any = table[fold != held]
         for name, features in MODELS.items():
-            guess = factors(rest, features) @ np.stack([table[feature] for feature in features])
-            guesses[name][fold == held] = guess[fold == held]
-    guesses |= {"half": table["half"], "nothing": np.zeros(len(fold))}
-    rows = [
-        {"model": name, **interval(_units(np.abs(table["drop"] - guess), table["prediction"]))}
-        for name, guess in guesses.items()
-    ]
+            fitted = factors(rest, features)
+            guesses.loc[fold == held, name] = table.loc[fold == held, [*features]].to_numpy() @ fitted
+    errors = guesses.rsub(table["drop"], axis=0).abs()
+    if table["prediction"].nunique() > 1:
+        errors = errors.groupby(table["prediction"]).mean()
+    rows = [{"model": name, **interval(errors[name].to_numpy())} for name in errors]
     return pd.DataFrame(rows).set_index("model")
-
-
-def _units(errors: Float[Array, "set"], prediction: Float[Array, "set"]) -> Float[Array, "unit"]:
-    """Return the independent errors: of predictions, or of the sets of a single prediction."""
-    numbers = np.unique(prediction)
-    return errors if len(numbers) == 1 else np.array([errors[prediction == number].mean() for number in numbers])
 
 
 def interval(errors: Float[Array, "unit"]) -> dict[str, float]:

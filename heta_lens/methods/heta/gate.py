@@ -20,6 +20,8 @@ Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "d
 PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
 """Patterns by layer, to be read once: without cached patterns, every read runs the model."""
 
+NormsByLayer: TypeAlias = Sequence[Float[Tensor, "head pos"]]
+
 
 class Step(NamedTuple):
     """A layer on the way down: the flow Φ, and the mean of the heads' patterns."""
@@ -28,49 +30,44 @@ class Step(NamedTuple):
     attention: Float[Tensor, "query key"]
 
 
-def gate(
-    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
-) -> tuple[Float[Tensor, "pos"], float]:
+def gate(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> tuple[Float[Tensor, "pos"], float]:
     """Return M and the normaliser Z; without any flow, Z is 0 and M uniform."""
-    if flow == "suffix_input":
-        mass = _to_input(patterns, norms)
-    else:
-        mass = (transport(patterns, flow) * torch.stack([*norms])).sum((0, 1))
+    mass = flowing(patterns, norms, flow).sum((0, 1))
     total = mass.sum()
     if total == 0:
         return torch.full_like(mass, 1 / len(mass)), 0.0
     return mass / total, float(total)
 
 
-def by_head(
-    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
-) -> Float[Tensor, "layer head pos"]:
+def by_head(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> Float[Tensor, "layer head pos"]:
     """Return the contributions of heads to M, which sum to M (to 0 without any flow)."""
-    if flow == "suffix_input":
-        flowing = _each_to_input(patterns, norms)
-    else:
-        flowing = transport(patterns, flow) * torch.stack([*norms])
-    total = flowing.sum()
-    return flowing / total if total else flowing
+    mass = flowing(patterns, norms, flow)
+    total = mass.sum()
+    return mass / total if total else mass
 
 
 def value_norms(
-    values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
-) -> Float[Tensor, "head pos"]:
-    """Return ``‖v_i W_O‖`` of every head, one head at a time: all heads together need as much memory as an MLP."""
-    share, norms = len(output) // values.shape[1], []
-    for head in range(len(output)):
-        wrote = head_outputs(values[:, [head // share]], output[[head]])[0]
-        norms.append(torch.linalg.vector_norm(wrote, ord=order, dim=-1))
-    return torch.stack(norms)
-
-
-def norms_by_layer(
     values: Iterable[Float[Tensor, "pos group d_head"]],
     outputs: Iterable[Float[Tensor, "head d_head d"]],
     order: int = 1,
 ) -> list[Float[Tensor, "head pos"]]:
-    return [value_norms(one, output, order) for one, output in zip(values, outputs, strict=True)]
+    """Return ``‖v_i W_O‖`` by layer, one head at a time: all heads together need as much memory as an MLP."""
+    by_layer = []
+    for value, output in zip(values, outputs, strict=True):
+        share = len(output) // value.shape[1]  # heads with the same values
+        wrote = (head_outputs(value[:, [head // share]], output[[head]])[0] for head in range(len(output)))
+        by_layer.append(torch.stack([torch.linalg.vector_norm(each, ord=order, dim=-1) for each in wrote]))
+    return by_layer
+
+
+def flowing(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
+    """Return ``Φ · ‖v W_O‖``; ``suffix_input`` hands it back to the input tokens that reached the position."""
+    if flow != "suffix_input":
+        return transport(patterns, flow) * torch.stack([*norms])
+    rows = norms[0].new_zeros(0, *norms[0].shape)
+    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])
+    return rows
 
 
 def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
@@ -100,24 +97,6 @@ def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
         attention = pattern.mean(0)
         yield Step(einsum(row, pattern, "query, head query key -> head key"), attention)
         row = _mix(row, attention)
-
-
-def _to_input(patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "pos"]:
-    """Hand the mass of position i at layer l back to the input tokens that reached the position."""
-    mass = torch.zeros_like(norms[0][0])
-    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
-        mass = _mix(mass, step.attention) + (step.flow * norm).sum(0)
-    return mass
-
-
-def _each_to_input(
-    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]
-) -> Float[Tensor, "layer head pos"]:
-    """Hand mass back to the input tokens, kept apart by layer and head."""
-    rows = norms[0].new_zeros(0, *norms[0].shape)
-    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
-        rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])
-    return rows
 
 
 def _mix(row: Float[Tensor, "*rows query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "*rows key"]:

@@ -8,7 +8,7 @@ I, the information  how far the predicted distribution moves when token i is mas
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -26,9 +26,9 @@ from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
 from heta_lens.methods.heta.curvature import Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
-from heta_lens.methods.heta.gate import gate, norms_by_layer
+from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
-from heta_lens.methods.heta.options import PRESETS, HetaOptions
+from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
@@ -98,9 +98,9 @@ class Heta(HetaOptions, Method):
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
         """Options for the ``paper``'s reading (the default), or for that of the authors' ``released`` code."""
-        check_choice("preset", name, PRESETS)
+        check_choice("preset", name, PUBLISHED)
         check_names(cls, changes)
-        return cls(**PRESETS[name] | changes)
+        return cls(**PUBLISHED[name] | changes)
 
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]
@@ -169,64 +169,51 @@ class Heta(HetaOptions, Method):
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
-        gated = [_gated(self, prediction, work) for prediction in predictions]
+        windows = [self.windows(prediction) for prediction in predictions]
         with work.step() as shared:
-            checks = _check_derivatives(self, gated[0].windows[-1])
+            checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask, partial(shared.add, "forwards"))
-            effects = _masked_effects(self, predictions, gated[-1].windows, shared)
+            effects = _masked_effects(self, predictions, windows[-1], shared)
         cost = shared.cost()
         facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
-        for each, masked, drop in zip(gated, effects, drops, strict=True):
-            result, own_cost = _scored(self, each, masked, drop, work)
-            for spent in (cost, own_cost):
-                each.cost.update(spent)
-            results.append(replace(result, diagnostics={**result.diagnostics, **each.cost, **facts}))
+        for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
+            with work.step() as own:
+                result = _scored(self, prediction, own_windows, masked, drop, own)
+            whole_cost = Counter(cost)
+            whole_cost.update(own.cost())
+            results.append(replace(result, diagnostics={**result.diagnostics, **whole_cost, **facts}))
         return results
 
 
-@dataclass(frozen=True, eq=False)
-class Gated:
-    """A prediction with its windows and its gate, and with what is known of the gate and its cost."""
-
-    prediction: Prediction
-    windows: Sequence[Window]
-    gate: Float[Tensor, "pos"]
-    facts: Mapping[str, Any]
-    cost: Counter[str]
-
-
-def _gated(method: Heta, prediction: Prediction, work: Work) -> Gated:
-    windows = method.windows(prediction)
-    with work.step() as step:
-        mass, facts = gate_of(method, prediction, windows)
-    return Gated(prediction, windows, mass, facts, Counter(step.cost()))
-
-
 def _scored(
-    method: Heta, gated: Gated, masked: MaskedEffects | None, drop: float, work: Work
-) -> tuple[Scores, dict[str, int | float]]:
-    """Estimate the curvature and combine the three parts; return the scores, and the cost."""
+    method: Heta,
+    prediction: Prediction,
+    windows: Sequence[Window],
+    masked: MaskedEffects | None,
+    drop: float,
+    work: Work,
+) -> Scores:
+    """Compute the gate, estimate the curvature, and combine both with the information."""
     information = None if masked is None else masked.divergence
     if masked is not None and method.information == "target":  # whose sign only a product keeps
         information = masked.drop if method.directed else masked.drop.abs()
-    parts = Parts(gated.gate, None, information, *method.weights, method.combine)
-    curvature, probing = None, dict[str, Any]()
-    with work.step() as step:
-        if method.estimator is not None:
-            at_once, count = product_batches(method, gated.windows), partial(step.add, "hvps")
-            tasks = [Task(window, at_once, count, parts.where_curvature_decides) for window in gated.windows]
-            curvature, probing = estimated_curvature(method.estimator, tasks, parts, method.balance)
-            parts = replace(parts, curvature=curvature)
-        score = parts.score(method.balance)
-        facts = {**gated.facts, **score_facts(method, gated.prediction, parts, masked, drop), **probing}
-        if method.audit:
-            full = partial(method.full.explain_together, [gated.prediction], step)
-            facts |= audited(method, gated.prediction, score, step, full)
+    mass, gate_facts = gate_of(method, prediction, windows)
+    parts, probing, pairs = Parts(mass, None, information, *method.weights, method.combine), dict[str, Any](), None
+    if method.estimator is not None:
+        at_once, count = product_batches(method, windows), partial(work.add, "hvps")
+        tasks = [Task(window, at_once, count, parts.where_curvature_decides) for window in windows]
+        curvature, probing = estimated_curvature(method.estimator, tasks, parts, method.balance)
+        parts, pairs = replace(parts, curvature=curvature), curvature.pairs
+    score = parts.score(method.balance)
+    facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
+    if method.audit:
+        full = partial(method.full.explain_together, [prediction], work)
+        facts |= audited(method, prediction, score, work, full)
     interactions = None
-    if curvature is not None and curvature.pairs is not None:
-        interactions, facts["standard_errors"]["interactions"] = curvature.pairs
-    return Scores(score, facts, parts.means, interactions), step.cost()
+    if pairs is not None:
+        interactions, facts["standard_errors"]["interactions"] = pairs
+    return Scores(score, facts, parts.means, interactions)
 
 
 def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
@@ -304,5 +291,5 @@ def gate_of(
 
 
 def flow_gate(method: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
-    norms = norms_by_layer(prediction.values, prediction.output_weights, method.value_norm)
+    norms = value_norms(prediction.values, prediction.output_weights, method.value_norm)
     return gate(prediction.patterns, norms, method.flow)

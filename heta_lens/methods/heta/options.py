@@ -1,19 +1,19 @@
 """The options of HETA: the table of variants, the presets, contradictions, and options without an effect."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from heta_lens._util.numerics import Direction
 from heta_lens._util.options import COUNT, AtLeast, Batch, Options, Seed, check_options, chosen
-from heta_lens._util.python import warn
+from heta_lens._util.python import quietly, warn
 from heta_lens.methods.heta.curvature import (
     LEAST,
+    BlockNorm,
     Estimator,
     LastLayersHessian,
     LowRankHessian,
-    Norm,
     ProbedGaussNewton,
     ProbedHessian,
     SquaredGradient,
@@ -75,7 +75,7 @@ CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.value
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
 """The options of the preset ``careful``, which is proposed if the literal formula takes long."""
 
-PRESETS: dict[str, dict[str, Any]] = {
+PUBLISHED: dict[str, dict[str, Any]] = {
     "paper": {},
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.
     "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
@@ -99,7 +99,7 @@ class HetaOptions(Options):
     probes: Annotated[int, COUNT] = 10
     groups: Annotated[int | None, AtLeast(2, whole=True)] = 16
     support: Support = "block"
-    norm: Norm = "hutchinson"
+    norm: BlockNorm = "hutchinson"
     rank: Annotated[int, COUNT] = 64
     layers: Annotated[int | None, AtLeast(1, whole=True)] = None
     window: Annotated[int, AtLeast(2, whole=True)] = 512
@@ -128,10 +128,7 @@ class HetaOptions(Options):
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe of the variant, with the gate that ``gate`` names unless the variant fixes one."""
-        return self._gated(self.variant)
-
-    def _gated(self, variant: Variant) -> Recipe:
-        recipe = VARIANTS[variant]
+        recipe = VARIANTS[self.variant]
         return recipe._replace(gate=self.gate) if recipe.gate == "flow" else recipe
 
     @property
@@ -176,15 +173,16 @@ class HetaOptions(Options):
         """The options that differ from the default and have an effect."""
         return self.chosen.keys() - self.without_effect.keys()
 
-    def unused_with(self, recipe: Recipe, weights: tuple[float | int, float | int]) -> dict[str, str]:
-        """Return the options without an effect on a recipe, given β and γ, with the reason for each."""
-        beta, gamma = weights
+    @cached_property
+    def unread(self) -> Mapping[str, str]:
+        """Options that the variant and the weights leave without an effect, with the reason for each."""
+        recipe, (beta, gamma) = self.recipe, self.weights
         zero = "".join(f" and {name}=0" for name in ("beta", "gamma") if getattr(self, name) == 0)
         because = f"variant={self.variant!r}{zero}"
-        why = "which has no curvature" if self.recipe.estimator is None else self.recipe.estimator.why_unused
+        why = "which has no curvature" if recipe.estimator is None else recipe.estimator.why_unused
         no_curvature = f"variant={self.variant!r} ({why}){zero}" if why else because
-        unread = CURVATURE_OPTIONS - (recipe.reads if beta else set())
-        unused = dict.fromkeys(unread, no_curvature) | {"seed": no_curvature}
+        of_curvature = CURVATURE_OPTIONS - (recipe.reads if beta else set())
+        unused = dict.fromkeys(of_curvature, no_curvature) | {"seed": no_curvature}
         if not recipe.windowed:
             unused |= dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), because)
         if recipe.gate != "flow":
@@ -202,7 +200,7 @@ class HetaOptions(Options):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        unused = self.unused_with(self.recipe, self.weights)
+        unused = {**self.unread}
         if self.probed and not self.random:
             exact = f"norm={self.norm!r} (which is exact)"
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
@@ -214,32 +212,24 @@ class HetaOptions(Options):
         if self.audit or self.random:
             unused.pop("seed", None)
         if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
-            unused = {name: reason for name, reason in unused.items() if name in self._unused_by_full}
+            unused_by_full = self.full.without_effect.keys() | {"tolerance", "prune"}
+            unused = {name: reason for name, reason in unused.items() if name in unused_by_full}
         return unused
-
-    @property
-    def _unused_by_full(self) -> set[str]:
-        """Options without an effect on the full method that an approximation is compared with."""
-        unused = self.unused_with(self._gated("full"), self.weights).keys() - {"seed"}
-        return unused | {"tolerance", "prune"}
 
     @property
     def full(self: Own) -> Own:
         """The full method that the options approximate."""
-        dropped = self._unused_by_full
-        if self.norm != "hutchinson":
-            dropped |= {"probes", "seed"}  # which only a low rank has a use for then
-        kept = {name: value for name, value in self.chosen.items() if name not in dropped}
-        return type(self)(**kept | {"variant": "full", "interactions": False, "audit": False})
+        other: dict[str, Any] = {"interactions": False, "audit": False, "tolerance": None, "prune": 0.0}
+        return quietly(lambda: replace(self, variant="full", **other))
 
     def weighted(self: Own, beta: float, gamma: float) -> Own:
         """Return the options with another β and γ, without options that have no effect then."""
-        given: dict[str, Any] = {name: self.chosen[name] for name in self.effective} | {"beta": beta, "gamma": gamma}
+        changes: dict[str, Any] = {"beta": beta, "gamma": gamma}
         if not beta:
-            given |= {"variant": "win" if self.recipe.windowed else "full", "gate": self.recipe.gate}
-            given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
-        unused = self.unused_with(self._gated(given.get("variant", "full")), (beta, gamma)).keys() - {"seed"}
-        return type(self)(**{name: value for name, value in given.items() if name not in unused})
+            variant = "win" if self.recipe.windowed else "full"
+            changes |= {"variant": variant, "gate": self.recipe.gate, "interactions": False}
+        other = quietly(lambda: replace(self, **changes))
+        return replace(other, **{name: type(self).__dataclass_fields__[name].default for name in other.unused_options})
 
     def spans(self, prediction: Prediction) -> list[range]:
         """Return the windows' positions in a context; without windows, one span of all positions."""
@@ -260,7 +250,7 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
     estimator, fixed = o.recipe.estimator, VARIANTS[o.variant]
     if o.tolerance == 0:
         yield "tolerance=0 is never reached; tolerance=None takes all the probes"
-    if o.interactions and (reason := o.unused_with(o.recipe, o.weights).get("interactions")):
+    if o.interactions and (reason := o.unread.get("interactions")):
         yield f"interactions=True does not go with {reason}: pairs are sizes of blocks of H"
     if o.layers is None and "layers" in o.recipe.reads:
         yield f"variant={o.variant!r} needs layers=, how many of the last layers to differentiate"

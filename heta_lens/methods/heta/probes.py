@@ -1,6 +1,6 @@
 """Probes: random directions, the groups of tokens that share products with H, and the interactions of pairs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -10,13 +10,9 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from heta_lens.methods.heta.hessian import HessianOperator
-from heta_lens.model.batching import GRAPH, PRODUCT, SHORT
 
 ProbesByToken: TypeAlias = Mapping[int, range]
 """Numbers of the probes to use, by the token's position in the context: ``range(3, 6)`` are three more after three."""
-
-HessianFrom: TypeAlias = Callable[[int], HessianOperator]
-"""H over the states from a place on, with all states before it held fixed."""
 
 
 def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "probe d"]:
@@ -46,16 +42,16 @@ DEALS = 1  # so that their random numbers are not those of signs and directions
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of tokens, or `NONE`; the first ``alone`` groups have a single token."""
+    """The groups of tokens, or `NONE`; the first ``singles`` groups have a single token."""
 
     of: Int[Tensor, "token"]
-    alone: int
+    singles: int
     count: int
 
     @property
     def shares(self) -> Bool[Tensor, "token"]:
         """Tokens in groups that may have several members."""
-        return self.of >= self.alone
+        return self.of >= self.singles
 
     @property
     def sizes(self) -> Int[Tensor, "token"]:
@@ -80,7 +76,7 @@ class Groups:
     ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
         """Return the energy at every token: in its group's product, and in the products of the other shared groups."""
         own = energies.gather(0, self.of.clamp(min=0)[None].to(energies.device))[0]
-        shared = energies[self.alone : self.count].sum(0)
+        shared = energies[self.singles : self.count].sum(0)
         return own, shared - torch.where(self.shares.to(own.device), own, 0)
 
 
@@ -93,11 +89,11 @@ def drawn_groups(
     if len(tokens) <= groups:
         of[tokens] = torch.arange(len(tokens))
         return Groups(of, len(tokens), len(tokens))
-    alone = count_alone(energies[tokens], groups)
+    singles = count_singles(energies[tokens], groups)
     ordered = tokens[energies[tokens].argsort(descending=True, stable=True)]
-    of[ordered[:alone]] = torch.arange(alone)
-    of[ordered[alone:]] = alone + dealt(len(tokens) - alone, groups - alone, seed, probe)
-    return Groups(of, alone, groups)
+    of[ordered[:singles]] = torch.arange(singles)
+    of[ordered[singles:]] = singles + dealt(len(tokens) - singles, groups - singles, seed, probe)
+    return Groups(of, singles, groups)
 
 
 def dealt(tokens: int, groups: int, seed: Sequence[int], probe: int) -> Int[Tensor, "token"]:
@@ -111,7 +107,7 @@ def dealt(tokens: int, groups: int, seed: Sequence[int], probe: int) -> Int[Tens
     return (ranks + (ranks // groups**digit if digit else 0)) % groups
 
 
-def most_alone(groups: int) -> int:
+def most_singles(groups: int) -> int:
     """Return the most groups of a single token: two shared groups must be left to measure cross-talk."""
     return min(groups // 2, groups - 2)
 
@@ -124,15 +120,16 @@ def rounds(tokens: int, groups: int) -> int:
     return needed
 
 
-def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
-    """Return how many tokens with the largest energies should be alone in a group.
+def count_singles(energies: Float[Tensor, "token"], groups: int) -> int:
+    """Return the best number of tokens with a group of their own: the tokens with the largest energies.
 
     With blocks ``‖H_ij‖² ∝ e_i e_j``, the cross-talk of the rest is the sum over pairs, divided by the number of groups
     that are left.
     """
     ordered = energies.double().sort().values
     both = torch.stack([ordered, ordered.square()]).cumsum(1)
-    sums, squares = torch.nn.functional.pad(both, (1, 0)).flip(1)[:, : most_alone(groups) + 1]  # of all but the largest
+    every = torch.nn.functional.pad(both, (1, 0)).flip(1)
+    sums, squares = every[:, : most_singles(groups) + 1]  # without the largest 0, 1, 2, …
     expected = (sums.square() - squares) / (groups - torch.arange(len(sums)))
     return int(expected.argmin())
 
@@ -187,10 +184,7 @@ class Readings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupedProducts:
-    """Products of every probe's groups: ‖y‖₁ at the group's own tokens, and ‖y‖² at all tokens.
-
-    A late token that is alone in its group may have been read only from the start of its graph on; before are zeros.
-    """
+    """Products of every probe's groups: ‖y‖₁ at the group's own tokens, and ‖y‖² at all tokens."""
 
     groups: Sequence[Groups]
     sizes: Float[Tensor, "probe token"]
@@ -208,22 +202,24 @@ class GroupedProducts:
 
 
 def grouped_products(
-    hessian_from: HessianFrom, seed: int, probes: ProbesByToken, groups: int, at_once: int, *, late: bool = False
+    operator: HessianOperator, seed: int, probes: ProbesByToken, groups: int, at_once: int
 ) -> GroupedProducts:
-    """Multiply H with the signs of every group of tokens, for each of their probes; ``hessian_from(0)`` begins with the
-    first token.
+    """Multiply H with the signs of every group of tokens, for each of their probes.
 
-    One more product, with a random direction at all tokens, tells which tokens get a group of their own. ``late``
-    allows those of these tokens that are late a graph that begins later; they are then read from there on.
+    The operator begins with the first token. One more product, with a random direction at all tokens, tells which
+    tokens get a group of their own.
     """
-    operator, first = hessian_from(0), min(probes)
-    like, width = operator.like, operator.like.shape[1]
+    first, like, width = min(probes), operator.like, operator.like.shape[1]
     places = torch.tensor([*probes]) - first
 
+    def at_tokens(directions: Float[Tensor, "k token d"]) -> Float[Tensor, "k token d"]:
+        """Return products with directions that have entries at the tokens, read at the tokens."""
+        placed = like.new_zeros(len(directions), int(places[-1]) + 1, width)
+        placed[:, places] = directions
+        return operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
+
     # ‖H_i‖_F², a token's influence on all tokens, is what the random direction estimates.
-    placed = like.new_zeros(1, int(places[-1]) + 1, width)
-    placed[:, places] = gaussian(seed, first, 1, len(places), width).to(placed)
-    energies = operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
+    influences = at_tokens(gaussian(seed, first, 1, len(places), width).to(like))[0].square().sum(-1).cpu()
 
     numbers = torch.tensor(sorted(set[int]().union(*probes.values())))
     present = torch.zeros(len(numbers), len(probes), dtype=torch.bool)
@@ -231,56 +227,23 @@ def grouped_products(
     for column, (position, own) in enumerate(probes.items()):
         present[:, column] = (own.start <= numbers) & (numbers < own.stop)
         signs[present[:, column], column] = signs_of(seed, position, own, width).to(torch.int8)
-    drawn = []
-    for number, here in zip(numbers.tolist(), present, strict=True):
-        drawn.append(drawn_groups(energies, here, groups, [seed, first], number))
+    drawn = [
+        drawn_groups(influences, here, groups, [seed, first], number)
+        for number, here in zip(numbers.tolist(), present, strict=True)
+    ]
 
-    # A product for every probe and group: its members, and the place of the token that is alone.
-    counts, alone = torch.tensor([(own.count, own.alone) for own in drawn]).T
-    probe = torch.repeat_interleave(torch.arange(len(drawn)), counts)
-    group = torch.arange(len(probe)) - (counts.cumsum(0) - counts)[probe]
-    members = torch.stack([own.of for own in drawn])[probe] == group[:, None]
-    place = places[members.int().argmax(1)]
-    place[group >= alone[probe]] = NONE
-    begin = late_start(place[place != NONE].tolist(), len(like)) if late else len(like)
-
-    found = GroupedProducts(
-        drawn, like.new_zeros(present.shape), like.new_zeros(len(drawn), int(counts.max()), len(places))
-    )
-
-    def multiply(operator: HessianOperator, start: int, products: Int[Tensor, "product"]) -> None:
-        """Take products with an operator that begins at ``start``, and enter the results into ``found``."""
-        tokens = (places >= start).nonzero()[:, 0]
-        at = places[tokens] - start
-        for begun in range(0, len(products), at_once):
-            few = products[begun : begun + at_once]
-            own, number = members[few][:, tokens], probe[few]
-            placed = like.new_zeros(len(few), int(at[-1]) + 1, width)
-            placed[:, at] = (signs[number][:, tokens] * own[..., None]).to(placed)
-            read = operator.matmat(placed, slice(0, placed.shape[1]))[:, at]
-            found.energies[number[:, None], group[few][:, None], tokens] = read.square().sum(-1)
-            rows, columns = own.nonzero(as_tuple=True)
-            found.sizes[number[rows], tokens[columns]] = read.abs().sum(-1)[rows, columns]
-
-    multiply(operator, 0, (place < begin).nonzero()[:, 0])
-    if (place >= begin).any():
-        del operator  # and its graph, before the next is built
-        multiply(hessian_from(begin), begin, (place >= begin).nonzero()[:, 0])
-    return found
-
-
-def late_start(alone: Sequence[int], length: int) -> int:
-    """Choose where a second graph should begin, for the products of tokens that are alone at these places or later.
-
-    The end of the context means no second graph: building it would take longer than it saves.
-    """
-
-    def saved(start: int) -> int:
-        run = max(length - start, SHORT)
-        return PRODUCT * sum(place >= start for place in alone) * (length - run) - GRAPH * run
-
-    best = max(set(alone), key=saved, default=length)
-    return best if alone and saved(best) > 0 else length
+    products = [(row, group) for row, own in enumerate(drawn) for group in range(own.count)]
+    sizes = like.new_zeros(present.shape)
+    energies = like.new_zeros(len(drawn), max(own.count for own in drawn), len(places))
+    group_of = torch.stack([own.of for own in drawn])
+    for few in torch.tensor(products).split(at_once):
+        row, group = few.T
+        members = group_of[row] == group[:, None]
+        read = at_tokens((signs[row] * members[..., None]).to(like))
+        energies[row, group] = read.square().sum(-1)
+        product, token = members.nonzero(as_tuple=True)
+        sizes[row[product], token] = read.abs().sum(-1)[product, token]
+    return GroupedProducts(drawn, sizes, energies)
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs
@@ -309,15 +272,20 @@ def probed_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
     return _roots(squares.mean(0), squares.std(0) / len(squares) ** 0.5)
 
 
-def mirrored(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
-    """Make a symmetric matrix from rows that begin at the diagonal."""
-    upper = torch.stack([torch.nn.functional.pad(row, (len(rows) - len(row), 0)) for row in rows])
-    return upper + upper.triu(1).T
+def pairs_of_rows(rows: Sequence[Sizes]) -> Pairs:
+    """Make symmetric matrices from rows that begin at the diagonal."""
+
+    def mirrored(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
+        upper = torch.stack([torch.nn.functional.pad(row, (len(rows) - len(row), 0)) for row in rows])
+        return upper + upper.triu(1).T
+
+    sizes, errors = zip(*rows, strict=True)
+    return Pairs(mirrored(sizes), None if errors[0] is None else mirrored(errors))
 
 
 def check_separable(tokens: int, groups: int, probes: int) -> None:
     """Refuse too few groups to separate pairs, or too few probes to separate every pair twice."""
-    shared = groups - most_alone(groups)  # at least
+    shared = groups - most_singles(groups)  # at least
     if shared < LEAST_SHARED:
         raise ValueError(
             f"interactions=True cannot tell pairs of {tokens} tokens apart in groups={groups}: "

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import token_count
-from heta_lens.model.batching import SHORT
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 
@@ -37,7 +36,7 @@ class Window:
     @cached_property
     def prediction(self) -> Prediction:
         """The prediction that runs: the whole one, or of the window alone, which takes runs to set up."""
-        return self.whole.alone(self.span.start, self.span.stop) if self.alone else self.whole
+        return self.whole.excerpt(self.span.start, self.span.stop) if self.alone else self.whole
 
     @property
     def start(self) -> int:
@@ -62,11 +61,6 @@ class Window:
         """Group positions of the context by the start that their runs share, as places in the window."""
         places = [position - self.span.start for position in positions]
         return self.whole.prompt.by_start(places, len(self.span), start_cost)
-
-    @property
-    def restarts(self) -> bool:
-        """Whether a later start of a run saves positions."""
-        return self.whole.prompt.kept is not None and len(self.span) > SHORT
 
 
 def windows_of(

@@ -23,16 +23,16 @@ def method(**options: Any) -> Heta:
     return Heta(**{"support": "row", "probes": 2} | options)
 
 
-def tables(predictions: list[Prediction], how: Heta, seed: int = 0) -> dict[str, Array]:
+def tables(predictions: list[Prediction], how: Heta, seed: int = 0) -> pd.DataFrame:
     """The rows that `fit_weights` fits to."""
     found = [measured(how, prediction, number, seed) for number, prediction in enumerate(predictions)]
-    return {name: np.concatenate([table[name] for table in found]) for name in found[0]}
+    return pd.concat(found, ignore_index=True)
 
 
 def enumerated(table: Any, features: Any, rows: Any = slice(None)) -> list[float]:
     """The oracle's weights, of two features; of one, its best scale."""
-    columns = [torch.tensor(table[name][rows]) for name in features]
-    drops = torch.tensor(table["drop"][rows])
+    columns = [torch.tensor(np.array(table[name])[rows]) for name in features]
+    drops = torch.tensor(np.array(table["drop"])[rows])
     if len(columns) == 1:
         return [float(oracles.best_scale(drops, columns[0]))]
     return [*oracles.nnls_by_enumeration(torch.stack(columns, 1), drops)]
@@ -67,7 +67,7 @@ def test_weights_are_the_best_of_all_that_are_not_negative(seed: int, sizes: tup
     generator = np.random.default_rng(seed)
     one, other, drop = generator.normal(size=(3, 20)) + generator.normal(size=(3, 1))
     plain = {"gated_curvature": one, "gated_information": other, "drop": drop}
-    table = plain | {"gated_curvature": sizes[0] * one, "gated_information": sizes[1] * other}
+    table = pd.DataFrame(plain | {"gated_curvature": sizes[0] * one, "gated_information": sizes[1] * other})
     for features, scale in ((BOTH, sizes), (BOTH[:1], sizes[:1])):
         found = factors(table, features)
         assert (found >= 0).all()
@@ -95,8 +95,7 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
         "gated_information": gate * information,
         "half": gate * (curvature + information) / 2,
     }
-    assert table.keys() == {*per_token, "drop", "prediction"}
-    assert table.keys() >= FEATURES
+    assert {*table} == {*per_token, "drop", "prediction"} >= FEATURES
     assert table["prediction"].tolist() == [4.0] * (5 + SUBSETS)
     with torch.no_grad():
         for row, inside in enumerate(members):
@@ -167,7 +166,7 @@ def test_weights_that_are_worse_than_something_simpler_are_warned_of(
         heta_lens.methods.heta.fit_weights._warn_of_doubts(pd.DataFrame({"error": errors}), 3)
 
 
-def by_hand(table: dict[str, Array], fold: Array) -> dict[str, list[float]]:
+def by_hand(table: pd.DataFrame, fold: Array) -> dict[str, list[float]]:
     """Each prediction's error under every model, fitted to the other folds by the oracle; sets' own of a single one."""
     found: dict[str, list[float]] = {}
     single = len(set(table["prediction"])) == 1
@@ -190,7 +189,7 @@ def test_held_out_errors_equal_those_by_hand(asked: list[Prediction], count: int
     some = asked[:count]
     fit = fit_weights(some, method(), folds=folds)
     table = tables(some, method())
-    expected = by_hand(table, folds_of(table["prediction"], folds, 0))
+    expected = by_hand(table, folds_of(table["prediction"].to_numpy(), folds, 0))
     assert set(fit.held_out.index) == expected.keys()
     assert list(fit.held_out.columns) == ["error", "low", "high"]
     for name, errors in expected.items():
@@ -202,9 +201,9 @@ def test_held_out_errors_equal_those_by_hand(asked: list[Prediction], count: int
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("folds", [2, 3, 5, 50])
 def test_whole_predictions_are_held_out_together(folds: int, seed: int) -> None:
-    owner = np.repeat([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [33, 34, 40, 35, 33, 37, 52])
+    owner = np.repeat(range(7), [33, 34, 40, 35, 33, 37, 52])
     fold = folds_of(owner, folds, seed)
-    of = {float(one): set(fold[owner == one].tolist()) for one in np.unique(owner)}
+    of = {int(one): set(fold[owner == one].tolist()) for one in np.unique(owner)}
     assert all(len(found) == 1 for found in of.values())
     sizes = np.bincount([next(iter(found)) for found in of.values()], minlength=min(folds, 7))
     assert len(sizes) == min(folds, 7)

@@ -40,7 +40,7 @@ def test_transport_equals_the_sum_over_all_paths(flow: Flow, kept: float) -> Non
 def test_gate_equals_the_sum_over_all_paths(flow: Flow, order: int) -> None:
     patterns = random_patterns(3, 4, 4)
     values, outputs = random_writes(3, 2, 4, 4)
-    norms = [value_norms(value, output, order) for value, output in zip(values, outputs, strict=True)]
+    norms = value_norms(values, outputs, order)
     expected = oracles.gate_by_paths(patterns, values, outputs, order, flow)
     torch.testing.assert_close(gate(patterns, norms, flow)[0], expected, rtol=1e-10, atol=0)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import heta_lens
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
-from helpers.heta import from_dense, random_hessian
+from helpers.heta import Dense, random_hessian
 from helpers.oracles import every_deal, pair_energies, products_of_groups, shown_by_others
 from heta_lens._util.numerics import Samples
 from heta_lens._util.work import counting
@@ -54,7 +54,7 @@ def decaying_hessian(n: int = N, d: int = WIDTH) -> Tensor:
 def of_dense(hessian: Tensor, probes: int = PROBES, groups: int = GROUPS, seed: int = 0, at_once: int = 3) -> Tensor:
     """The readings of all tokens."""
     wanted = dict.fromkeys(range(len(hessian)), range(probes))
-    readings = grouped_products(from_dense(hessian), seed, wanted, groups, at_once).readings()
+    readings = grouped_products(Dense(hessian), seed, wanted, groups, at_once).readings()
     return torch.stack([torch.stack([*own]) for own in readings])
 
 
@@ -117,11 +117,11 @@ def test_readings_are_those_of_the_groups() -> None:
     readings, probes = of_dense(hessian), signs(0, PROBES, N, WIDTH)
     for probe in range(PROBES):
         groups = groups_of(hessian, probe)
-        assert groups.alone > 0 and groups.count == GROUPS
+        assert groups.singles > 0 and groups.count == GROUPS
         products = products_of_groups(hessian, probes[probe], groups.of)
         torch.testing.assert_close(readings[:, 0, probe], products.abs().sum(1))
         torch.testing.assert_close(readings[:, 1, probe], products.square().sum(1))
-        shown = shown_by_others(hessian, probes[probe], groups.of, groups.alone)
+        shown = shown_by_others(hessian, probes[probe], groups.of, groups.singles)
         torch.testing.assert_close(readings[:, 2, probe], groups.expected_share() * shown)
 
 

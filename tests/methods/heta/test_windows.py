@@ -14,9 +14,9 @@ from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, 
 from heta_lens.methods.heta.probes import gaussian
 from heta_lens.methods.heta.windows import spans_over
 
-TARGET, N, PROBES, D = 7, 8, 2, 8
+TARGET, N, PROBES, D = 7, 7, 2, 8
 
-WINDOW, STRIDE_2 = 3, [(0, 3), (2, 5), (4, 7), (5, 8)]  # half of 3 is rounded to 2
+WINDOW, STRIDE_2 = 3, [(0, 3), (2, 5), (4, 7)]  # half of 3 is rounded to 2
 
 
 def windowed(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:

@@ -61,13 +61,10 @@ def batch_predictions(
         ]
         ids = None if tokens is None else batch_tokens(tokens, (count, length))
         known = ids or Vocabulary.of(adapter, [row[EMBED] for row in rows])
-        if attention_mask is None:
-            whole = known if isinstance(known, list) else list[list[int]]()
-            if isinstance(known, Vocabulary):
-                for number, row in enumerate(rows):
-                    with about(f"prompt {number} of the batch"):
-                        whole.append(known.tokens(row[EMBED], needed=0))
-            check_unpadded(whole, adapter.tokenizer.pad, adapter.tokenizer.bos)
+        for number, row in enumerate(rows if attention_mask is None else ()):
+            with about(f"prompt {number} of the batch"):
+                own = known.tokens(row[EMBED], needed=0) if isinstance(known, Vocabulary) else known[number]
+                check_unpadded(own, adapter.tokenizer.pad, adapter.tokenizer.bos)
         for number, (part, target, position) in enumerate(zip(*by_prompt, strict=True)):
             with about(f"prompt {number} of the batch"):
                 cached = rows[number].part(part)
@@ -78,11 +75,8 @@ def batch_predictions(
     return prepared
 
 
-def span_of(cached: int, start: Any, stop: Any) -> range:
+def span_of(cached: int, start: SupportsIndex, stop: SupportsIndex | None) -> range:
     """Return the positions to explain, counted from the front."""
-    for name, place in (("start", start), ("stop", stop)):
-        if not (is_whole(place) or (name == "stop" and place is None)):
-            raise TypeError(f"{name}={place!r} must be a whole number: a place in the cached prompt")
     where = f"the span {start}:{'' if stop is None else stop}"
     last = cached if stop is None else stop
     return _counted(where, start, last, cached, cached, f"is beyond the cached prompt of {cached} tokens")
@@ -93,8 +87,9 @@ def reasoning_of(cached: int, through: Any, answer: int) -> range:
     if not (isinstance(through, tuple | list) and len(through) == 2 and all(map(is_whole, through))):
         raise TypeError(f"through={brief(through)} must be a pair (a, b): the reasoning is at a:b of the cached prompt")
     where = f"through=({through[0]}, {through[1]})"
-    start, stop = through
-    return _counted(where, start, stop, cached, answer, f"must lie before the answer, which begins at {answer}")
+    return _counted(
+        where, through[0], through[1], cached, answer, f"must lie before the answer, which begins at {answer}"
+    )
 
 
 def _counted(where: str, start: SupportsIndex, stop: SupportsIndex, cached: int, end: int, beyond: str) -> range:
