@@ -201,7 +201,7 @@ def masked(model: Any, story: Story) -> list[Drops]:
         members = torch.zeros(1 + len(others) + len(in_question), len(prediction), dtype=torch.bool)
         for row, some in zip(members, [stretch.tokens, *others, *in_question], strict=True):
             row[list(some)] = True
-        values = diagnostics.drops(prediction, "mean", members, "auto", lambda _: None).tolist()
+        values = diagnostics.drops(prediction, "mean", members, "auto").tolist()
         drops.append(Drops(values[0], values[1 : 1 + len(others)], values[1 + len(others) :]))
     return drops
 

@@ -86,12 +86,12 @@ def areas(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarra
     shares, counts = counted(TENTHS, len(places))
     gone = torch.stack([rows(row, places, counts) for row in scores])
     distinct, which = torch.unique(gone.flatten(0, 2), dim=0, return_inverse=True)
-    batches, done = prediction.prompt.batches("auto", len(prediction)), lambda _: None
+    batches = prediction.prompt.batches("auto", len(prediction))
     read = partial(prediction.read, scale="prob")
     with prediction.running():
         likelihoods = [
-            ablated(prediction, ~distinct, prediction.mask_vector("zero"), "prob", batches, done),
-            removed(prediction, ~distinct, read, batches, done),
+            ablated(prediction, ~distinct, prediction.mask_vector("zero"), "prob", batches),
+            removed(prediction, ~distinct, read, batches),
         ]
     values = [likelihood.cpu().double()[which].reshape(gone.shape[:3]) for likelihood in likelihoods]
     area = partial(_area, shares)

@@ -74,7 +74,7 @@ def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
     batches = prediction.prompt.batches(1, len(prediction))
     with prediction.running():
         read = partial(prediction.read, scale="log_prob")
-        left = removed(prediction, ~torch.from_numpy(own), read, batches, lambda _: None)
+        left = removed(prediction, ~torch.from_numpy(own), read, batches)
     return (prediction.value - left).tolist(), len(own)
 
 

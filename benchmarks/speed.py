@@ -177,7 +177,7 @@ def flop_row(case: Case, parts: dict[str, Cost]) -> list[str]:
     flops = [parts[part].flops[1] / 1e9 for part in PARTS]
     n = case.ids.shape[1]
     figures = (*flops, sum(flops), sum(flops) / n)
-    return [str(n), str(work["hvps"]), str(work["forwards"]), *map(number, figures)]
+    return [str(n), str(work.hvps), str(work.forwards), *map(number, figures)]
 
 
 RANK = 64
@@ -254,7 +254,7 @@ def low_rank_seconds(case: Case) -> float:
     piece = case.whole
     batches, states = at_once(case, piece, products=True), piece.states
     begun = time.perf_counter()
-    operator = hessian(piece.rerun(), batches, lambda _: None)
+    operator = hessian(piece.rerun(), batches)
     built = time.perf_counter()
     copies = batches.of(len(states))
     operator.matmat(torch.ones(copies, *states.shape))

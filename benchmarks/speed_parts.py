@@ -136,7 +136,7 @@ def grouped_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
     batches, whole = at_once(case, piece, products=True), case.plan.groups is None
     probes = case.plan.probes if whole else 1
     wanted, begun = dict.fromkeys(piece.scored, range(probes)), read()
-    operator = hessian(piece.rerun(piece.scored.start - piece.span.start), batches, lambda _: None)
+    operator = hessian(piece.rerun(piece.scored.start - piece.span.start), batches)
     built = read()
     products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
     each = (read() - built) / (shared * probes + 1)
@@ -162,11 +162,11 @@ def one_by_one_s(case: Case, read: Read, piece: Window | None = None) -> Measure
 
     def watched(at: int) -> HessianOperator:
         begun = read()
-        operator = hessian(piece.rerun(at), batches, lambda _: None)
+        operator = hessian(piece.rerun(at), batches)
         starts.append(read() - begun)
         return operator
 
-    probes, task = dict.fromkeys(piece.span, range(case.plan.probes)), Task(piece, batches, lambda _: None)
+    probes, task = dict.fromkeys(piece.span, range(case.plan.probes)), Task(piece, batches)
     estimator = probing(case.plan.probes)
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
@@ -184,10 +184,8 @@ def row_s(case: Case, read: Read) -> Measured:
     piece, probes = case.whole, case.plan.probes
     batches, places = at_once(case, piece, products=True), range(len(piece.span))
     begun = read()
-    task, wanted = Task(piece, batches, lambda _: None), dict.fromkeys(piece.span, range(probes))
-    probing(probes, support="row").probe_each(
-        task, wanted, lambda at: hessian(piece.rerun(at), batches, lambda _: None), [[*places]]
-    )
+    task, wanted = Task(piece, batches), dict.fromkeys(piece.span, range(probes))
+    probing(probes, support="row").probe_each(task, wanted, lambda at: hessian(piece.rerun(at), batches), [[*places]])
     return Measured(read() - begun, {})
 
 
@@ -207,7 +205,6 @@ def exact_i(case: Case, read: Read, piece: Window | None = None) -> Measured:
             "zero",
             DIVERGENCES["orig_masked"],
             batches=batches,
-            done=lambda _: None,
             start=piece.start,
             stop=piece.stop,
             positions=[piece.start + place for place in some],

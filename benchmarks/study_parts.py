@@ -16,7 +16,6 @@ from torch import Tensor
 
 import heta_lens
 from heta_lens._util.numerics import DIVERGENCES
-from heta_lens.methods.cost import worth
 from heta_lens.methods.heta.heta import flow_gate
 from heta_lens.methods.reagent import replaced, unigram
 from heta_lens.model.hooks import values_name
@@ -138,7 +137,7 @@ def curvatures(prediction: Prediction, kinds: Collection[str]) -> Parts:
         about = contrasted(prediction) if name == "contrast" else prediction
         if name == "gn" and isinstance(prediction.target, tuple):  # which is about a probability
             about = replace(prediction, target=prediction.target[0])
-        found[name] = Part(method(about).parts["curvature"], worth(method, about))
+        found[name] = Part(method(about).parts["curvature"], method.work(about).worth)
     return found
 
 

@@ -272,7 +272,7 @@ def test_a_cache_that_lacks_an_activation_is_told_which(plain: Batch, name: str,
     kept = {key: cached for key, cached in plain.cache.cache_dict.items() if key != name}
     runs = forwards(plain.model)
     assert repr(name) in refusal(ValueError, ActivationCache(kept, plain.model))
-    assert len(runs) <= 4
+    assert len(runs) <= 8  # of the checks of a prefix and of blocks that run alone
 
 
 OWN_KINDS: dict[str, Callable[[], Any]] = {

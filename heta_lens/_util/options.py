@@ -273,8 +273,7 @@ def chosen(options: Any, without: Collection[str] = ()) -> dict[str, Any]:
 
 def settings(options: Any) -> dict[str, Any]:
     """Return all options that a result depends on, as they are stored with it."""
-    names = [option.name for option in fields(options) if option.name != "progress"]
-    return {name: _storable(getattr(options, name)) for name in names}
+    return {each.name: _storable(getattr(options, each.name)) for each in fields(options) if each.name != "progress"}
 
 
 def _storable(value: Any) -> Any:
@@ -293,9 +292,9 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (not isinstance(value, Tensor) and type(value) is type(default) and value == default)
 
 
-def check_names(method: type, given: Iterable[str]) -> None:
+def check_names(method: Any, given: Iterable[str]) -> None:
     """Refuse options that a method does not have, and list the ones it has."""
-    known = [option.name for option in fields(method)]
+    known = [*method.__dataclass_fields__]
     for name in given:
         if name not in known:
             title = getattr(method, "name", method.__name__)

@@ -7,8 +7,8 @@
     backwards   first gradients, one for each differentiated copy of the context
     hvps        products of H (or of its stand-in) with one direction
 
-`ModelAdapter.run` and the functions that take gradients report their work to the innermost ``counting``. The runs of
-checks count too, in ``diagnostics["checks"]``.
+`ModelAdapter.run` and the functions that take gradients and products report their work to the innermost ``counting``,
+which moves the bar. The runs of checks count too, in ``diagnostics["checks"]``.
 """
 
 import sys
@@ -23,15 +23,14 @@ from functools import partial
 from importlib.util import find_spec
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-Done: TypeAlias = Callable[[int], None]  # called with the number of units of work just done
 
 MOST_WORK = 10**9  # runs of one kind: weeks of work for the smallest model
 PATIENCE = 2.0  # seconds before a bar appears
@@ -40,66 +39,81 @@ FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and
 ENOUGH = 0.1  # share of the work from which the remaining time is estimated
 FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
 
-_counts: ContextVar[Counter[str] | None] = ContextVar("_counts", default=None)
+_counting: ContextVar["Counting | None"] = ContextVar("_counting", default=None)
 _in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
 _said: set[str] = set()
 
 
+@dataclass(frozen=True)
+class Work:
+    """Runs of a model that lie ahead, at most: copies that run forwards and backwards, and Hessian-vector products."""
+
+    forwards: int = 0
+    backwards: int = 0
+    hvps: int = 0
+
+    @property
+    def worth(self) -> int:
+        """The runs in plain forwards: a backward counts as two, and so does a Hessian-vector product."""
+        return self.forwards + 2 * (self.backwards + self.hvps)
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.forwards + other.forwards, self.backwards + other.backwards, self.hvps + other.hvps)
+
+
+class Counting(NamedTuple):
+    """A place where runs are counted, and the bar that they move."""
+
+    counts: Counter[str]
+    bar: "Bar | WorkLines | None"
+
+
 def count(kind: str, rows: int) -> None:
-    """Add rows to the innermost count."""
-    counts = _counts.get()
-    if counts is not None:
-        counts[kind] += rows
+    """Add rows to the innermost count, and move its bar."""
+    counting = _counting.get()
+    if counting is not None:
+        counting.counts[kind] += rows
+        if counting.bar is not None:
+            counting.bar.advance(kind, rows)
 
 
 @contextmanager
-def counting(counts: Counter[str]) -> Iterator[Counter[str]]:
+def counting(counts: Counter[str], bar: "Bar | WorkLines | None" = None) -> Iterator[Counter[str]]:
     """Count the work inside a block in ``counts``, and nowhere else."""
-    before = _counts.set(counts)
+    before = _counting.set(Counting(counts, bar))
     try:
         yield counts
     finally:
-        _counts.reset(before)
+        _counting.reset(before)
 
 
 @dataclass
-class Work:
-    """The cost so far: units of each kind, and seconds.
+class Progress:
+    """The work so far: the runs that the model counted, and seconds."""
 
-    ``done`` is the work that moved the bar; ``ran`` is the work counted by the model, which is the true cost.
-    """
-
-    done: Counter[str] = field(default_factory=Counter)
-    ran: Counter[str] = field(default_factory=Counter)
+    ran: Counter[str] = field(default_factory=Counter[str])
     started: float = field(default_factory=perf_counter)
     bar: "Bar | WorkLines | None" = None
 
-    def add(self, kind: str, units: int) -> None:
-        self.done[kind] += units
+    def advance(self, kind: str, units: int) -> None:
+        """Move the bar of a kind of work that the model does not count."""
         if self.bar is not None:
             self.bar.advance(kind, units)
 
     @contextmanager
-    def step(self) -> Iterator["Work"]:
+    def step(self) -> Iterator["Progress"]:
         """Create a part of the work with separate counts, and count the model's work inside the block there."""
-        part = Work(bar=self.bar)
-        with part.counting():
+        part = Progress(bar=self.bar)
+        with counting(part.ran, part.bar):
             yield part
 
     def cost(self) -> dict[str, int | float]:
-        return {"forwards": 0, "hvps": 0, **self.done, **self.ran, "seconds": perf_counter() - self.started}
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count the model's work inside a block."""
-        self.ran.update(forwards=0, backwards=0)  # from now on the model counts these kinds
-        with counting(self.ran):
-            yield
+        return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
 
 
 @contextmanager
-def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Work]:
-    """Count the work inside a block; ``show`` draws a bar per kind of work, and suggests ``cheaper`` settings.
+def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Progress]:
+    """Count the model's work inside a block; ``show`` draws a bar per kind of work, and suggests ``cheaper`` settings.
 
     With None, a bar is drawn on a terminal or in a notebook, if the work lasts. More than `MOST_WORK` is refused.
     """
@@ -111,7 +125,7 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
     console = Console(file=sys.stderr)
     if _is_watched(console) if show is None else show:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        bars = Progress(*columns, console=console, transient=console.is_terminal)
+        bars = Bars(*columns, console=console, transient=console.is_terminal)
         for kind, total in expected.items():
             if total:
                 bars.add_task(kind, total=total, kind=kind)
@@ -119,12 +133,14 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
     elif show is None and _in_lines.get():
         shown = WorkLines(expected, partial(console.print, markup=False, highlight=False, soft_wrap=True))
     else:
-        yield Work()
-        return
+        shown = None
+    progress = Progress(bar=shown)
     try:
-        yield Work(bar=shown)
+        with counting(progress.ran, shown):
+            yield progress
     finally:
-        shown.stop()
+        if shown is not None:
+            shown.stop()
 
 
 def _is_watched(console: Console) -> bool:
@@ -146,7 +162,7 @@ def progress_in_lines() -> Iterator[None]:
 class Bar:
     """Bars that appear when ``due``; before a long wait, ``cheaper`` gives a suggestion, once."""
 
-    bars: Progress
+    bars: Bars
     due: float
     cheaper: Callable[[], str]
 
@@ -184,7 +200,8 @@ class WorkLines:
         self._thread.start()
 
     def advance(self, kind: str, units: int) -> None:
-        self.done[kind] += units
+        if kind in self.expected:
+            self.done[kind] += units
 
     def stop(self) -> None:
         self._ended.set()

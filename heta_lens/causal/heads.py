@@ -163,15 +163,14 @@ def ablate_heads(
     names = [head_outputs_name(layer) for layer in range(adapter.layers)]
     adapter.check_points(names)
     emptied = chosen_positions("positions", positions, n, "of the context")
-    cost = {"forwards": adapter.layers * adapter.sizes.heads + 1}
+    cost = {"forwards": adapter.layers * adapter.sizes.heads + 2}
 
     def mean(live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:
         return reduce(live[:, :n], "1 pos head d_head -> head d_head", "mean")
 
-    with prediction.running(), working(cost, progress) as work, torch.no_grad():
-        done = partial(work.add, "forwards")
+    with prediction.running(), working(cost, progress), torch.no_grad():
         means = picked(prediction, embeddings[None], 0, dict.fromkeys(names, mean))
-        clean = likelihood(prediction, embeddings[None], scale, done)
+        clean = likelihood(prediction, embeddings[None], scale)
         batches, heads = prediction.prompt.batches(batch, n), torch.arange(adapter.sizes.heads)
         rows = []
         for layer, name in enumerate(names):
@@ -186,7 +185,7 @@ def ablate_heads(
 
                 with adapter.hooked([(name, empty)]):
                     copies = repeat(embeddings, "pos d -> copy pos d", copy=len(heads))
-                    return likelihood(prediction, copies, scale, done)
+                    return likelihood(prediction, copies, scale)
 
             row = clean - batches.map(without, heads, n)
             check_finite(row, partial("the effect of head {}.{} is {}".format, layer))

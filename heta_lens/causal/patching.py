@@ -22,7 +22,7 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.target_kinds import described
-from heta_lens._util.work import Done, working
+from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.metrics.evidence import ranked
 from heta_lens.model.adapter import ModelAdapter
@@ -205,9 +205,7 @@ class PatchedRuns:
                 raise ValueError(f"{name} of this {kind} is {shape}, not {what} by position")
         return cls(corrupted, names, activations, scale, likely, _likelihood(corrupted, scale))
 
-    def patched(
-        self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch, done: Done = lambda _: None
-    ) -> Float[Tensor, "cell"]:
+    def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
         """Return the likelihood with the clean activations of every cell, in a run per cell."""
         name, corrupted = self.names[layer], self.corrupted
 
@@ -218,7 +216,7 @@ class PatchedRuns:
             put = partial(_put, cells[:, start:], self.activations[name][start:])
             states = repeat(corrupted.embeddings[start:], "pos d -> copy pos d", copy=len(cells))
             with corrupted.adapter.hooked([(name, put)]):
-                return likelihood(corrupted, states, self.scale, done, start)
+                return likelihood(corrupted, states, self.scale, start)
 
         batches = corrupted.prompt.batches(batch, len(corrupted))
         values = batches.map(run, members.to(corrupted.embeddings.device), len(corrupted)).cpu()
@@ -227,7 +225,7 @@ class PatchedRuns:
 
 
 def _likelihood(prediction: Prediction, scale: Scale) -> Float[Tensor, ""]:
-    return likelihood(prediction, prediction.embeddings[None], scale, lambda _: None)[0].cpu()
+    return likelihood(prediction, prediction.embeddings[None], scale)[0].cpu()
 
 
 def _put(
@@ -306,9 +304,8 @@ def patch(
             labels = tuple(f"head {head}" for head in columns)
             members = repeat(torch.eye(len(columns)).bool(), "cell head -> cell pos head", pos=len(corrupted)).clone()
             members[:, [at for at in range(len(corrupted)) if at not in places]] = False
-        with working({"forwards": len(rows) * len(columns)}, progress) as work:
-            done = partial(work.add, "forwards")
-            values = torch.stack([runs.patched(layer, members, batch, done) for layer in rows])
+        with working({"forwards": len(rows) * len(columns)}, progress):
+            values = torch.stack([runs.patched(layer, members, batch) for layer in rows])
     return Grid(
         title=f"patching {what}: {clean.target_words}",
         values=values,

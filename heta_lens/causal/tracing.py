@@ -5,7 +5,6 @@ fall on a subject alone, and the outputs of MLPs or attention can be put back in
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
@@ -94,12 +93,11 @@ def trace(
         corrupted = torch.zeros(n, dtype=torch.bool).index_fill(0, places, True)
     cost = samples * (adapter.layers * n + 1) + 2
     with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
-        done, batches = partial(work.add, "forwards"), prediction.prompt.batches(batch, n)
+        batches = prediction.prompt.batches(batch, n)
         states = picked(prediction, embeddings[None], 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
-        done(1)
-        clean = likelihood(prediction, embeddings[None], scale, done)
+        clean = likelihood(prediction, embeddings[None], scale)
         draws = [with_noise(prediction, corrupted, noise, index(seed), sample) for sample in range(samples)]
-        low = torch.cat([likelihood(prediction, noisy[None], scale, done) for noisy in draws]).mean(0)
+        low = torch.cat([likelihood(prediction, noisy[None], scale) for noisy in draws]).mean(0)
 
         def restored(noisy: Float[Tensor, "pos d"], together: States) -> Float[Tensor, "pos"]:
             def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
@@ -107,7 +105,7 @@ def trace(
                 hooks = [(name, put_where(places, state[positions])) for name, state in together.items()]
                 with adapter.hooked(hooks):
                     copies = repeat(noisy, "pos d -> copy pos d", copy=len(positions))
-                    return likelihood(prediction, copies, scale, done)
+                    return likelihood(prediction, copies, scale)
 
             return batches.map(run, torch.arange(n, device=noisy.device), n)
 
@@ -122,4 +120,4 @@ def trace(
     most = min(window, adapter.layers)
     put_back = f"{what} of {most} layers" if most > 1 else what
     title = f"causal tracing, {put_back}: {prediction.target_words}"
-    return Grid(title, values, prediction.written, float(clean), float(low), work.done["forwards"])
+    return Grid(title, values, prediction.written, float(clean), float(low), work.ran["forwards"])

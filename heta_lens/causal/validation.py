@@ -1,7 +1,6 @@
 """Causal validation: an attribution's scores against the effects of patching every token."""
 
 from dataclasses import dataclass
-from functools import partial
 from math import atanh, isnan, nan, sqrt, tanh
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -189,9 +188,8 @@ def validate(
     way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
     places, scores = scored.positions.tolist(), scored.scores.double()
     groups = [[places[at] for at in highest(scores, k)], *([at] for at in places)]
-    with working({"forwards": len(groups)}, progress) as work:
-        done = partial(work.add, "forwards")
-        patched = effects(prediction, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
+    with working({"forwards": len(groups) + 1}, progress):
+        patched = effects(prediction, **way, reference=other, batch=batch, groups=groups).cpu().double()
     joint, alone = float(patched[0]), patched[1:]
     quantity = f"the difference of the two in {scale}" if isinstance(attribution.target, tuple) else scale
     if callable(attribution.target):

@@ -29,6 +29,9 @@ METRICS = (
 )
 
 
+Intervals = Annotated[bool, Option("--intervals", help="Print intervals too, in several tables.")]
+
+
 @command("evaluate", resumes=True)
 def evaluate_suite(
     *,
@@ -45,6 +48,7 @@ def evaluate_suite(
     seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0,
     option: flags.SuiteOptions = None,
     export: flags.Export = None,
+    intervals: Intervals = False,
     retry_failed: flags.Retry = False,
     loading: flags.LoadingFlags,
     workers: flags.WorkerFlags,
@@ -78,7 +82,7 @@ def evaluate_suite(
     kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet()}
     evaluate(explained, prompts, [*entries, *external], names, out, **kept, **distribution)
     out = flags.results_folder(out, distribution["shard"])
-    _write_report(out)
+    _write_report(out, intervals=intervals)
     flags.write_exports(out, export)
     print_failures(out)
 
@@ -100,6 +104,7 @@ def report(
     *,
     folders: Annotated[list[Path], Argument(metavar="DIR…", help="What evaluate was given as --out.")],
     against: Annotated[str | None, Option(metavar="METRIC", help="The metric that costs are drawn against.")] = None,
+    intervals: Intervals = False,
     out: Annotated[Path | None, Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
     """Write the report of an evaluation so far.
@@ -110,7 +115,7 @@ def report(
     if len(folders) == 1:
         if out is not None:
             raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
-        _write_report(folders[0], against)
+        _write_report(folders[0], against, intervals=intervals)
         return
     if against is not None:
         raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
@@ -122,7 +127,7 @@ def report(
     _show_blocks(standings(board), written, out)
 
 
-def _write_report(folder: Path, against: str | None = None) -> None:
+def _write_report(folder: Path, against: str | None = None, *, intervals: bool) -> None:
     from heta_lens.evaluation.report.folder_report import overview, result_rows, write_summary
     from heta_lens.evaluation.report.results import summary
 
@@ -131,7 +136,7 @@ def _write_report(folder: Path, against: str | None = None) -> None:
     costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
     rows = [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
     add(folder=folder, files=written, results=[*result_rows(results)], costs=rows)
-    _show_blocks(overview(results), written, folder)
+    _show_blocks(overview(results, intervals=intervals), written, folder)
 
 
 def _show_blocks(blocks: "Iterable[document.Block]", written: list[Path], folder: Path) -> None:

@@ -199,7 +199,7 @@ def _generated(adapter: Any, ids: Any, count: int) -> list[int]:
         )
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
-        writer = Writer.after(prediction, prediction.prompt.batches("auto", length), lambda _: None)
+        writer = Writer.after(prediction, prediction.prompt.batches("auto", length))
         generated = greedy(writer, count, adapter.tokenizer.eos).tolist()
     if not generated:
         raise ValueError(f"--generate {count}: the model ends the text at once, and writes nothing to explain")

@@ -114,13 +114,12 @@ class At2(WithBos):
         super().check(prediction)
         self._weights(prediction)
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": pattern_runs(prediction, prediction.adapter.layers)}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         weights, note = self._weights(prediction)
         scores = einsum(weights, attended(prediction), "layer head, layer head key -> key")
-        progress.add("forwards", self.work(prediction)["forwards"])
         if self.keep_bos and prediction.begins:
             scores[0] = 0
         return Scores(scores, {"note": note} if note else {})
@@ -190,7 +189,7 @@ def fit_at2(
             if prediction.adapter.model is not adapter.model:
                 raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
             measured.append(ablations(prediction, mask, samples, keep, generator))
-            work.add("predictions", 1)
+            work.advance("predictions", 1)
     if adapter is None or len(measured) < 2:
         raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
     features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
@@ -219,7 +218,7 @@ def ablations(
     tokens = each_token(prediction, keep_bos=True)
     there = torch.rand(samples, len(tokens), generator=generator) < keep
     with prediction.running():
-        log_odds = worths(tokens, there.numpy(), with_only(prediction, mask, "log_odds", "auto", Work()))
+        log_odds = worths(tokens, there.numpy(), with_only(prediction, mask, "log_odds", "auto"))
         attention = attended(prediction).double().cpu()
     signs = torch.where(there, 1.0, -1.0).double()
     attention = attention[..., torch.from_numpy(tokens).double().argmax(1)]

@@ -34,12 +34,11 @@ class AttentionLast(AttentionMethod, WithLayer):
     name: ClassVar = "attention_last"
     cost: ClassVar = "nothing, with attention in the cache; else F"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": pattern_runs(prediction, 1)}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=pattern_runs(prediction, 1))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         pattern = prediction.patterns[-1 if self.layer is None else self.layer]
-        progress.add("forwards", pattern_runs(prediction, 1))
         return Scores(pattern[:, -1].mean(0))
 
 
@@ -69,12 +68,11 @@ class AttentionRollout(AttentionMethod):
         super().check(prediction)
         prediction.adapter.check_layer("start_layer", self.start_layer)
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": pattern_runs(prediction, prediction.adapter.layers - self.start_layer)}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers - self.start_layer))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         scores = last_row(self._maps(prediction))
-        progress.add("forwards", self.work(prediction)["forwards"])
         return Scores(scores)
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
@@ -135,19 +133,18 @@ class AttentionNorm(AttentionMethod, WithLayer):
     def without_effect(self) -> Mapping[str, str]:
         return {} if self.reduce == "layer" else {"layer": f"reduce={self.reduce!r} (which takes every layer)"}
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         layers = 1 if self.reduce == "layer" else prediction.adapter.layers
         read = pattern_runs(prediction, layers) + value_runs(prediction)
-        return {"forwards": read + (layers if self.residual else 0)}
+        return Work(forwards=read + (layers if self.residual else 0))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         if self.reduce == "rollout":
             scores = last_row(self._maps(prediction))
         else:
             every = range(prediction.adapter.layers)
             layers = every if self.reduce == "mean" else [every[-1 if self.layer is None else self.layer]]
             scores = torch.cat([*self._norms(prediction, layers, [len(prediction) - 1])]).mean(0)
-        progress.add("forwards", self.work(prediction)["forwards"])
         return Scores(scores)
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
@@ -200,13 +197,12 @@ class ValueZeroing(AttentionMethod, WithBatch):
     cost: ClassVar = "(N + 1) F"
     adapted: ClassVar = "states are compared at a layer's output; a position that nothing changes keeps all weight"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": len(prediction) + 1}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=len(prediction) + 1)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         n, device = len(prediction), prediction.embeddings.device
         clean = streams(prediction, full_ids(prediction)[None], range(1, prediction.adapter.layers + 1))
-        progress.add("forwards", 1)
         first = 0 if self.reduce == "rollout" else n - 1
 
         @torch.no_grad()
@@ -229,7 +225,6 @@ class ValueZeroing(AttentionMethod, WithBatch):
             hooks |= {prediction.adapter.stream_name(layer): partial(compare, layer) for layer in clean}
             ids = repeat(full_ids(prediction), "pos -> source pos", source=len(sources))
             prediction.adapter.run(ids, hooks, whole=bool(prediction.prompt.user_hooks))
-            progress.add("forwards", len(sources))
             return torch.stack([turned[layer] for layer in clean], 1)
 
         changed = prediction.prompt.batches(self.batch, n).map(changes, torch.arange(n, device=device), n)

@@ -43,16 +43,16 @@ class ArcJsd(WithSources):
         "tokens share their sentence's score, and are not tokenized again"
     )
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": len(self.sources(prediction)[1])}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=len(self.sources(prediction)[1]))
 
-    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+    def values(self, prediction: Prediction, sources: Members) -> Values:
         clean = prediction.log_probs.double()
 
         def moved(logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row"]:
             return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # rounding may exceed the bound
 
-        return Values(self.without_each(prediction, sources, moved, progress))
+        return Values(self.without_each(prediction, sources, moved))
 
 
 def check_proxy(name: str, proxy: Any) -> None:
@@ -114,24 +114,24 @@ class AttriBot(WithSources):
                 )
             super().check(predicted_by(self.proxy, prediction))
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         sources = self.sources(prediction)[1]
         if self.prune_to is None or not len(sources):
-            return {"forwards": len(sources)}
+            return Work(forwards=len(sources))
         first = self._first(prediction, sources)
         most = sorted((int(inside(part, sources).sum()) for part in first), reverse=True)[: self.prune_to]
-        return {"forwards": len(first) + 1 + sum(most)}
+        return Work(forwards=len(first) + 1 + sum(most))
 
-    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+    def values(self, prediction: Prediction, sources: Members) -> Values:
         left = np.ones(len(sources), dtype=bool)
         if self.prune_to is None:
-            values = self._drops(prediction, sources, progress)
+            values = self._drops(prediction, sources)
         else:
             first = self._first(prediction, sources)
-            best = np.argsort(-self._drops(prediction, first, progress), kind="stable")[: self.prune_to]
+            best = np.argsort(-self._drops(prediction, first), kind="stable")[: self.prune_to]
             left = inside(np.any(first[best], axis=0), sources)
             masks = np.concatenate([left[None], left & ~np.eye(len(sources), dtype=bool)[left]])
-            whole, *without = worths(sources, masks, self.coalitions(prediction, "log_prob", progress))
+            whole, *without = worths(sources, masks, self.coalitions(prediction, "log_prob"))
             values = np.zeros(len(sources))
             values[left] = whole - np.array(without)
         return Values(values, {"measured": left.tolist()})
@@ -148,13 +148,11 @@ class AttriBot(WithSources):
             numbers = np.arange(len(sources)) // self.paragraph
         return np.array([sources[numbers == number].any(0) for number in np.unique(numbers)])
 
-    def _drops(
-        self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"], progress: Work
-    ) -> Float[np.ndarray, "part"]:
+    def _drops(self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"]) -> Float[np.ndarray, "part"]:
         """Return the drop of the target's log-probability without each part, for the proxy or else for the model."""
         by = prediction if self.proxy is None else predicted_by(self.proxy, prediction)
         with by.running():
-            return float(by.value) - self.without_each(by, parts, partial(by.read, scale="log_prob"), progress)
+            return float(by.value) - self.without_each(by, parts, partial(by.read, scale="log_prob"))
 
 
 def inside(part: Bool[np.ndarray, "pos"], sources: Members) -> Bool[np.ndarray, "source"]:

@@ -28,7 +28,7 @@ from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale, joint_logit
 
-__all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "refuse_hooks", "refuse_overlong"]
+__all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 
 ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
@@ -78,8 +78,8 @@ class Method(Options, ABC):
     - ``name``: what users write, ``method="lime"``
     - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``
     - ``cost``: in forwards F and backwards B, of N context tokens and L layers
-    - ``work(prediction)``: how many ``forwards`` and ``backwards`` lie ahead
-    - ``explain(prediction, progress)``: the scores
+    - ``work(prediction)``: the `Work` that lies ahead, at most, in ``forwards`` and ``backwards``
+    - ``explain(prediction)``: the scores
 
     and may have
 
@@ -123,12 +123,12 @@ class Method(Options, ABC):
         with holding(prediction):
             self.check(prediction)
             work = self.work(prediction)
-            if work.get("backwards") or work.get("hvps"):
+            if work.backwards or work.hvps:
                 check_gradients(prediction)
-            if work.get("forwards", 0) + 2 * work.get("backwards", 0) >= MANY:
+            if work.worth >= MANY:
                 warn_of_long_work(self, prediction, work)
-            with prediction.running(), working(work, self.progress) as progress, progress.counting():
-                result = self.explain(prediction, progress)
+            with prediction.running(), working(vars(work), self.progress) as progress:
+                result = self.explain(prediction)
         scores = checked_scores(self.name, result.scores, prediction)
         facts = {
             **progress.cost(),
@@ -165,16 +165,16 @@ class Method(Options, ABC):
                 prediction.check_differentiable()
 
     @abstractmethod
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        """Return how many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
+    def work(self, prediction: Prediction) -> Work:
+        """Return the work that lies ahead, at most."""
 
     def positions_read(self, tokens: int) -> int:  # noqa: ARG002
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
     @abstractmethod
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        """Compute the scores. ``progress.add("forwards", 1)`` moves the progress bar."""
+    def explain(self, prediction: Prediction) -> Scores:
+        """Compute the scores."""
 
     @property
     def random(self) -> bool:
@@ -211,16 +211,16 @@ def with_inherited_options(method: type[Method]) -> str:
     return ("\n" if documented else "\n\n").join([text, "\n".join(lines)]) if lines else text
 
 
-def warn_of_long_work(method: Method, prediction: Prediction, work: Mapping[str, int]) -> None:
+def warn_of_long_work(method: Method, prediction: Prediction, work: Work) -> None:
     """Estimate the time of much work from a few forwards, and warn if it is long; a backward takes about two."""
     copies = min(TRIED, prediction.prompt.batches("auto", len(prediction)).of(len(prediction)))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
     with prediction.running(), torch.no_grad():
         begun = perf_counter()
         float(prediction.rerun().log_probs(states)[0, 0])  # waits for an accelerator
-        seconds = (work.get("forwards", 0) + 2 * work.get("backwards", 0)) / copies * (perf_counter() - begun)
+        seconds = work.worth / copies * (perf_counter() - begun)
     if seconds > LONG:
-        counts = " and ".join(f"{count:,} {kind}" for kind, count in work.items() if count)
+        counts = " and ".join(f"{count:,} {kind}" for kind, count in vars(work).items() if count)
         lower = f"lower {' or '.join(method.scaled_by)}, or " if method.scaled_by else ""
         warn(
             f"method={method.name!r} takes up to {counts} here, about {seconds / 60:,.0f} min: {lower}choose a cheaper "
@@ -349,10 +349,10 @@ class FunctionMethod(Method):
         result = super().__call__(prediction)
         return replace(result, signed=bool((result.scores < 0).any()))
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work()
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+    def explain(self, prediction: Prediction) -> Scores:
         scores = type(self).function(prediction)
         return scores if isinstance(scores, Scores) else Scores(checked_scores(self.name, scores, prediction))
 

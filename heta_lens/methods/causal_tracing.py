@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithSeed, full_ids, streams
 from heta_lens.model.hooks import EMBED, put
 from heta_lens.prediction.gradients import likelihood
@@ -61,15 +61,15 @@ class CausalTracing(WithSeed, WithBatch):
             return {}
         return dict.fromkeys(("layers", "reduce"), "mode='noise_one' (which puts no layer's state back)")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         if self.mode == "noise_one":
-            return {"forwards": self.samples * len(prediction) + 1}
+            return Work(forwards=self.samples * len(prediction) + 1)
         layers = len(evenly(self.layers, prediction.adapter.layers))
-        return {"forwards": self.samples * (layers * len(prediction) + 2) + 1}
+        return Work(forwards=self.samples * (layers * len(prediction) + 2) + 1)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done, batches = partial(progress.add, "forwards"), prediction.prompt.batches(self.batch, len(prediction))
-        g = partial(likelihood, prediction, scale=self.scale, done=done)
+    def explain(self, prediction: Prediction) -> Scores:
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        g = partial(likelihood, prediction, scale=self.scale)
 
         def restored(
             states: Float[Tensor, "pos d"], others: Float[Tensor, "pos d"], layer: int | None = None
@@ -88,10 +88,10 @@ class CausalTracing(WithSeed, WithBatch):
             return Scores(whole - sum(restored(clean, noisy) / self.samples for noisy in corrupted))
         layers = evenly(self.layers, prediction.adapter.layers)
         after = [layer + 1 for layer in layers]
-        states = entering(prediction, clean, after, done)
+        states = entering(prediction, clean, after)
         effects = clean.new_zeros(len(layers), len(prediction))
         for embeddings in corrupted:
-            noisy = entering(prediction, embeddings, after, done)
+            noisy = entering(prediction, embeddings, after)
             values = torch.stack([restored(noisy[layer], states[layer], layer) for layer in after])
             effects += (values - g(embeddings[None])) / self.samples
         scores = effects.amax(0) if self.reduce == "max" else effects.mean(0)
@@ -105,13 +105,12 @@ def evenly(count: int, layers: int) -> list[int]:
 
 
 def entering(
-    prediction: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int], done: Done
+    prediction: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int]
 ) -> dict[int, Float[Tensor, "pos d"]]:
     """Return the inputs of these layers after changed embeddings."""
     ids, n = full_ids(prediction), len(prediction)
     every = torch.cat([embeddings, prediction.prompt.embeddings[n : len(ids)]])
     states_by_layer = streams(prediction, ids[None], layers, {EMBED: put(every[None])})
-    done(1)
     return {layer: states[0, :n] for layer, states in states_by_layer.items()}
 
 

@@ -16,8 +16,8 @@ class Control(Method):
     signed: ClassVar = False
     target_agnostic: ClassVar = True
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,7 +29,7 @@ class RandomScores(Control, WithSeed):
     name: ClassVar = "random"
     cost: ClassVar = "nothing"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+    def explain(self, prediction: Prediction) -> Scores:
         drawn = prompt_generator(self.seed, prediction.ids).random(len(prediction))
         return Scores(torch.from_numpy(drawn).softmax(0).to(prediction.embeddings))
 
@@ -43,5 +43,5 @@ class Recency(Control):
     name: ClassVar = "recency"
     cost: ClassVar = "nothing"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+    def explain(self, prediction: Prediction) -> Scores:
         return Scores(1 / torch.arange(len(prediction), 0, -1).to(prediction.embeddings))

@@ -1,5 +1,6 @@
 """What an attribution will cost, before it is begun, and what would be cheaper."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, nan
@@ -11,6 +12,7 @@ from einops import repeat
 
 from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_at_least, chosen, written
+from heta_lens._util.work import counting
 from heta_lens.methods.base import FunctionMethod, Method
 from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
@@ -142,7 +144,7 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
     states, prompt, n = prediction.embeddings, prediction.prompt, len(prediction)
     few = token_count(TRIED, n, "nearest", least=1)
     masked, probed = (min(few, prompt.batches("auto", n, products=kind).of(n)) for kind in (False, True))
-    with prediction.running():
+    with prediction.running(), counting(Counter()):
         rerun = prediction.rerun()
 
         def forward(copies: int) -> float:
@@ -150,7 +152,7 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
                 return float(rerun.log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
 
         def graph() -> HessianOperator:
-            return hessian(rerun, Batches(probed), lambda _: None)
+            return hessian(rerun, Batches(probed))
 
         def product(copies: int) -> float:
             return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
@@ -233,17 +235,15 @@ def _largest_step(method: Method, prediction: Prediction, most: int, free: int, 
 def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
     """Estimate a method other than HETA from its runs of the whole context; a backward costs two forwards."""
     n, work = len(prediction), method.work(prediction)
-    forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
-    step = _largest_step(method, prediction, max(1, forwards), free)
-    runs = float(forwards + 2 * backwards)
+    step = _largest_step(method, prediction, max(1, work.forwards), free)
     return Estimate(
         options=chosen(method),
         tokens=n,
-        forwards=forwards,
-        backwards=backwards,
-        hvps=0,
-        runs=runs,
-        seconds=runs * n * speed.forward,
+        forwards=work.forwards,
+        backwards=work.backwards,
+        hvps=work.hvps,
+        runs=float(work.worth),
+        seconds=work.worth * n * speed.forward,
         memory=step.needed,
         batch=step.copies,
         free=free,
@@ -270,21 +270,8 @@ class OverBudget(ValueError):
     """A method that costs more, however little of it is done."""
 
 
-def worth(method: Method, prediction: Prediction) -> int:
-    """How many plain forwards a method takes at most; a backward, or an HVP, counts as two.
-
-    As what a run took is counted: a copy of the prompt that is run only in part counts as a whole one.
-    """
-    if not isinstance(method, Heta):
-        work = method.work(prediction)
-        return work.get("forwards", 0) + 2 * work.get("backwards", 0)
-    own = counts(method, [prediction])
-    full = worth(method.full, prediction) if method.audit and method.recipe.approximate else 0
-    return own.forwards + 2 * (own.backwards + own.hvps) + full
-
-
 def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
-    """The method with as much work as a budget of so many plain forwards allows, as `worth` counts them.
+    """The method with as much work as a budget of so many plain forwards allows, as `Work.worth` counts them.
 
     Of `Method.scaled_by`, the first option is made as large as the budget allows, and the others stay as they are. If
     even its least value is too much, it stays there, and the next is made smaller. A method without such an option is
@@ -299,7 +286,7 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
             fitting = replace(method, **{name: _largest(fits, least)})
             return _checked(fitting, name, prediction, budget)
         method = replace(method, **{name: least})
-    if (cost := worth(method, prediction)) > budget:
+    if (cost := method.work(prediction).worth) > budget:
         raise OverBudget(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
     return method
 
@@ -315,7 +302,7 @@ def _checked(method: M, name: str, prediction: Prediction, budget: float | int) 
 def _fitting(method: Method, name: str, prediction: Prediction, budget: float | int) -> Callable[[int], bool]:
     def fits(size: int) -> bool:
         try:
-            return worth(replace(method, **{name: size}), prediction) <= budget
+            return replace(method, **{name: size}).work(prediction).worth <= budget
         except ValueError:  # more than the option takes
             return False
 

@@ -75,12 +75,11 @@ class DePass(Method):
         if unusual := irregularity(prediction.adapter):
             raise ValueError(f"method={self.name!r} cannot split a model that {unusual}: choose another method")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": pattern_runs(prediction, prediction.adapter.layers) + 1}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers) + 1)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         clean, model, depth = Clean.of(prediction), cast(Any, prediction.adapter.model), prediction.adapter.layers
-        progress.add("forwards", self.work(prediction)["forwards"])
         own, embeddings = torch.eye(len(prediction)).to(prediction.embeddings), prediction.embeddings
         parts = einsum(own, embeddings, "part pos, pos d -> part pos d")
         positions = clean.states[stream_name(0, depth)] - embeddings

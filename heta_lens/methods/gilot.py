@@ -64,12 +64,12 @@ class Gilot(WithMask, WithBatch):
             refuse_hooks(self, prediction, "writes after the context")
             refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         n, ahead = len(prediction), (self.length - 1) * self.beams
-        return {"forwards": (n + 1) * (1 + ahead) if ahead else n}
+        return Work(forwards=(n + 1) * (1 + ahead) if ahead else n)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done, vector = partial(progress.add, "forwards"), prediction.mask_vector(self.mask)
+    def explain(self, prediction: Prediction) -> Scores:
+        vector = prediction.mask_vector(self.mask)
         distance: Divergence = kl if self.distance == "kl" else euclidean
         if self.distance == "ot":
             distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
@@ -79,11 +79,11 @@ class Gilot(WithMask, WithBatch):
             def distances(log_p: Float[Tensor, "vocab"], log_qs: Float[Tensor, "copy vocab"]) -> Float[Tensor, "copy"]:
                 return torch.stack([distance(log_p, log_q) for log_q in log_qs])
 
-            effects = masked_effects([prediction], vector, distances, batches=batches, done=done)
+            effects = masked_effects([prediction], vector, distances, batches=batches)
             return Scores(effects.divergence[0])
 
         def ahead(states: Float[Tensor, "pos d"] | None = None) -> Float[Tensor, "vocab"]:
-            writer = Writer.after(prediction, batches, done, states=states)
+            writer = Writer.after(prediction, batches, states=states)
             return later(beam_search(writer, self.beams, self.length - 1))
 
         clean, places = ahead(), torch.arange(len(prediction), device=vector.device)

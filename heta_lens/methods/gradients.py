@@ -25,8 +25,8 @@ class OneGradient(WithScale):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1, backwards=1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,8 +42,8 @@ class InputXGradient(OneGradient):
     )
     cost: ClassVar = "F + B"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale, progress)[1][0]
+    def explain(self, prediction: Prediction) -> Scores:
+        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale)[1][0]
         return Scores(einsum(prediction.embeddings, gradient, "pos d, pos d -> pos"))
 
 
@@ -66,8 +66,8 @@ class GradientNorm(OneGradient):
     cost: ClassVar = "F + B"
     signed: ClassVar = False
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale, progress)[1][0]
+    def explain(self, prediction: Prediction) -> Scores:
+        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale)[1][0]
         return Scores(gradient.norm(p=self.order, dim=-1))
 
 
@@ -95,14 +95,13 @@ class GradCam(OneGradient, WithLayer):
     signed: ClassVar = False
     adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 2, "backwards": 1}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=2, backwards=1)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         layer = prediction.adapter.layers // 2 if self.layer is None else self.layer
         states = prediction.states(layer + 1)
-        progress.add("forwards", 1)
-        gradient = values_and_gradients(prediction, states[None], self.scale, progress, layer=layer + 1)[1][0]
+        gradient = values_and_gradients(prediction, states[None], self.scale, layer=layer + 1)[1][0]
         weights = gradient if self.elementwise else gradient.mean(0).expand_as(states)
         return Scores(einsum(states, weights, "pos d, pos d -> pos").relu(), {"layer": layer})
 
@@ -145,21 +144,19 @@ class JacobianScope(Method):
                 "the unembedding: load the model without processing its weights, or choose scope='fisher'"
             )
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         width = prediction.embeddings.shape[1]
         most = 1 if self.scope == "temperature" else min(self.rank or width, width)
-        return {"forwards": 1, "backwards": most}
+        return Work(forwards=1, backwards=most)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         with differentiable(prediction) as run:
-            progress.add("forwards", 1)
             strengths, directions = self._directions(run)
             squares = torch.zeros_like(prediction.embeddings[:, 0])
             for strength, direction in zip(strengths, directions, strict=True):
                 (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
                 squares += float(strength) * pulled.square().sum(-1)
                 count("backwards", 1)
-                progress.add("backwards", 1)
         if self.scope == "temperature":
             return Scores(squares.sqrt())
         return Scores(squares, {"eigenvalues": [*map(float, strengths)]})

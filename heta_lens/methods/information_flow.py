@@ -81,8 +81,8 @@ def parts(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InformationFlow(AttentionMethod):
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction) + 1}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction) + 1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,7 +108,7 @@ class Ifr(InformationFlow):
     cost: ClassVar = "F; 2 F more without attention in the cache"
     adapted: ClassVar = "the authors draw a graph, whose paths are weighed here; their shares are at least 1e-5 each"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         batches = prediction.prompt.batches("auto", len(prediction))
         scores = torch.zeros_like(prediction.embeddings[:, 0])
         scores[-1] = 1
@@ -116,7 +116,6 @@ class Ifr(InformationFlow):
             reached = scores.nonzero()[:, 0]
             rows_of = partial(edges, layer, threshold=self.threshold)
             scores = scores[reached] @ batches.map(rows_of, reached, len(prediction))
-        progress.add("forwards", self.work(prediction)["forwards"])
         return Scores(scores)
 
 
@@ -176,9 +175,8 @@ class FlashTrace(InformationFlow):
         if self.answer and self.reasoning and self.reasoning[1] > self.answer[0]:
             raise ValueError(f"reasoning={self.reasoning} must end before answer={self.answer} begins")
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         layers = layers_of(prediction)
-        progress.add("forwards", self.work(prediction)["forwards"])
         sinks = torch.zeros_like(prediction.embeddings[:, 0])
         sinks[slice(*self.answer) if self.answer else slice(-1, None)] = 1
         hop, residual = self._supplied(layers, sinks)

@@ -87,25 +87,25 @@ class IntegratedGradients(PathIntegral):
     paper: ClassVar = "Sundararajan, Taly & Yan, Axiomatic attribution for deep networks, ICML 2017, arXiv:1703.01365"
     cost: ClassVar = "steps · (F + B)"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": self.steps + 2, "backwards": self.steps}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=self.steps + 2, backwards=self.steps)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
         change = prediction.embeddings - start
         nodes, weights = quadrature(self.rule, self.steps)
 
         def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step pos_and_value"]:
             path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
-            values, slopes = values_and_gradients(prediction, path, self.scale, progress)
+            values, slopes = values_and_gradients(prediction, path, self.scale)
             return torch.cat([einsum(slopes, change, "step pos d, pos d -> step pos"), values[:, None]], 1)
 
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
         found = batches.map(along, nodes, len(prediction))
         slopes, values = found[:, :-1], found[:, -1]
         scores = weights.to(slopes) @ slopes
-        both, done = torch.stack([start, prediction.embeddings]), partial(progress.add, "forwards")
-        ends = likelihood(prediction, both, self.scale, done)
+        both = torch.stack([start, prediction.embeddings])
+        ends = likelihood(prediction, both, self.scale)
         cause = completeness_cause(nodes, values, slopes.sum(1), ends)
         return Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause})
 
@@ -174,18 +174,18 @@ class SequentialIntegratedGradients(PathIntegral):
     )
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         points = len(prediction) * self.steps
-        return {"forwards": points + len(prediction) + 1, "backwards": points}
+        return Work(forwards=points + len(prediction) + 1, backwards=points)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done, (nodes, weights) = partial(progress.add, "forwards"), quadrature(self.rule, self.steps)
+    def explain(self, prediction: Prediction) -> Scores:
+        nodes, weights = quadrature(self.rule, self.steps)
         start, embeddings = path_start(prediction, self.mask_for(prediction), self.keep_bos), prediction.embeddings
         change = embeddings - start
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
         moving = change.any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(embeddings[:, 0]), torch.zeros_like(embeddings[:, 0])
-        whole = likelihood(prediction, embeddings[None], self.scale, done)
+        whole = likelihood(prediction, embeddings[None], self.scale)
         paths = dict[int, tuple[Tensor, Tensor]]()  # of each token: g and its slopes
 
         def slopes_at(points: Int[Tensor, "point 2"], first: int) -> Float[Tensor, "point 2"]:
@@ -193,13 +193,13 @@ class SequentialIntegratedGradients(PathIntegral):
             places, steps = points.unbind(-1)
             moved = start[places] + einsum(nodes[steps].to(change), change[places], "point, point d -> point d")
             copies = masked_copies(embeddings[first:], places - first, moved)
-            values, slopes = values_and_gradients(prediction, copies, self.scale, progress, start=first)
+            values, slopes = values_and_gradients(prediction, copies, self.scale, start=first)
             slopes = slopes[torch.arange(len(points)), places - first]
             return torch.stack([einsum(slopes, change[places], "point d, point d -> point"), values], 1)
 
         def masked(places: Int[Tensor, "copy"], first: int) -> Float[Tensor, "copy"]:
             copies = masked_copies(embeddings[first:], places - first, start[places])
-            return likelihood(prediction, copies, self.scale, done, start=first)
+            return likelihood(prediction, copies, self.scale, start=first)
 
         for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
@@ -254,11 +254,11 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
         "scores are not divided by their norm; of special tokens only one that begins the text stays as it is"
     )
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
         points = 2**self.factor * (self.steps + 1)
-        return {"forwards": points + 2, "backwards": points}
+        return Work(forwards=points + 2, backwards=points)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         start = path_start(prediction, self.mask, self.keep_bos)
         anchors, points = self.anchors(prediction), [prediction.embeddings]
         for anchor in anchors:  # backwards; every dimension is monotone
@@ -268,12 +268,12 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
             path = halved(path)
 
         def rises(points: Int[Tensor, "some"]) -> Float[Tensor, "some pos"]:
-            _, gradient = values_and_gradients(prediction, path[points], self.scale, progress)
+            _, gradient = values_and_gradients(prediction, path[points], self.scale)
             return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
 
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
         scores = batches.map(rises, torch.arange(len(path) - 1), len(prediction)).sum(0)
-        ends = likelihood(prediction, path[[0, -1]], self.scale, partial(progress.add, "forwards"))
+        ends = likelihood(prediction, path[[0, -1]], self.scale)
         return Scores(scores, completeness(float(ends[1] - ends[0]), float(scores.sum())))
 
     @torch.no_grad()
@@ -392,10 +392,10 @@ class Faml(WithMask, WithBos):
     def takes(self) -> frozenset[Kind]:
         return super().takes & {"token", "set"}
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 2 * self.steps, "backwards": 2 * self.steps}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=2 * self.steps, backwards=2 * self.steps)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         reference = path_start(prediction, self.mask, self.keep_bos)
         theta = torch.full_like(reference[:, 0], AT_FIRST).requires_grad_()
         adam = torch.optim.Adam([theta], lr=float(self.rate))
@@ -406,8 +406,6 @@ class Faml(WithMask, WithBos):
             adam.step()
             losses.append(float(loss.detach()))
             count("backwards", 2)  # of two copies in one call
-            progress.add("forwards", 2)
-            progress.add("backwards", 2)
         maskable = (prediction.embeddings != reference).any(-1)
         return Scores(theta.detach().sigmoid() * maskable, {"first_loss": losses[0], "last_loss": losses[-1]})
 

@@ -1,7 +1,6 @@
 """Leave-one-out: the change of the prediction when one token is masked."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 from heta_lens._util.numerics import kl
@@ -35,11 +34,10 @@ class LeaveOneOut(WithMask, WithBatch):
     def ignores_target(self) -> bool:
         return self.effect == "kl"
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": len(prediction)}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=len(prediction))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         batches = prediction.prompt.batches(self.batch, len(prediction))
-        done = partial(progress.add, "forwards")
-        effects = masked_effects([prediction], self.mask, kl, batches=batches, done=done)
+        effects = masked_effects([prediction], self.mask, kl, batches=batches)
         return Scores(effects.drop[0] if self.effect == "log_prob" else effects.divergence[0])

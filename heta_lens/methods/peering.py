@@ -54,16 +54,15 @@ class Peering(WithLayer):
         if self.query == "target":
             refuse_overlong(self, prediction, len(prediction) + 1, "query='predictor' needs no more than the context")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1)
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         layer, n = prediction.adapter.layers // 2 if self.layer is None else self.layer, len(prediction)
         ids, sees_target = full_ids(prediction), self.query == "target"
         if sees_target:  # the rest of the prompt follows, for hooks that expect the whole prompt
             ids = torch.cat([prediction.ids, ids.new_tensor([prediction.target]), ids[n + 1 :]])
         states = streams(prediction, ids[None], [layer + 1])[layer + 1][0]
-        progress.add("forwards", 1)
         query = states[n if sees_target else n - 1]
         common = states[:n].mean(0) if self.center else torch.zeros_like(query)
         similarity = normalize(states[:n] - common, dim=-1) @ normalize(query - common, dim=-1)

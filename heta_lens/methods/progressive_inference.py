@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSeed, refuse_hooks
 from heta_lens.prediction import coalitions
 from heta_lens.prediction.masking import ablated, with_others_masked
@@ -69,19 +69,18 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
                 raise ValueError("before='bos' needs a tokenizer with such a token: leave it out")
             refuse_hooks(self, prediction, "with before='bos' runs a prompt of one token")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
+    def work(self, prediction: Prediction) -> Work:
         if self.passes == "multi":
-            return {"forwards": self.samples + 2}
-        return {"forwards": 1 + (self.before == "bos" and not prediction.begins)}
+            return Work(forwards=self.samples + 2)
+        return Work(forwards=1 + (self.before == "bos" and not prediction.begins))
 
     def positions_read(self, tokens: int) -> int:
         return tokens
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done = partial(progress.add, "forwards")
+    def explain(self, prediction: Prediction) -> Scores:
         if self.passes == "multi":
-            return self._shapley(prediction, done)
-        after = coalitions.read_everywhere(prediction, prediction.embeddings[None], self.scale, done)[0]
+            return self._shapley(prediction)
+        after = coalitions.read_everywhere(prediction, prediction.embeddings[None], self.scale)[0]
         before = torch.zeros_like(after[:1])
         if self.before == "bos" and prediction.begins:
             before = after[:1]
@@ -89,10 +88,9 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
             with torch.no_grad():
                 logits = prediction.prompt.logits_of(prediction.ids.new_tensor([[prediction.adapter.tokenizer.bos]]))
             before = prediction.read(logits[0], self.scale).to(after)
-            done(1)
         return Scores(after.diff(prepend=before))
 
-    def _shapley(self, prediction: Prediction, done: Done) -> Scores:
+    def _shapley(self, prediction: Prediction) -> Scores:
         members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
@@ -103,8 +101,8 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         mask, ends = prediction.mask_vector(self.mask), np.array([[False], [True]]).repeat(players, 1)
         present, all_or_none = (torch.from_numpy(coalitions.still_there(members, which)) for which in (masks, ends))
         batches = prediction.prompt.batches(self.batch, len(prediction), read=len(prediction))
-        empty, full = ablated(prediction, all_or_none, mask, self.scale, batches, done).tolist()
-        read = partial(coalitions.read_everywhere, prediction, scale=self.scale, done=done)
+        empty, full = ablated(prediction, all_or_none, mask, self.scale, batches).tolist()
+        read = partial(coalitions.read_everywhere, prediction, scale=self.scale)
         likelihoods = with_others_masked(prediction, present, mask, read, batches).cpu().double().numpy()
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)

@@ -226,12 +226,11 @@ class Reagent(WithSeed, WithBatch):
         super().check(prediction)
         refuse_hooks(self, prediction, "runs other tokens")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 2 * self.max_steps * self.probes + (self.replacer == "lm")}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=2 * self.max_steps * self.probes + (self.replacer == "lm"))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
-        progress.add("forwards", int(self.replacer == "lm"))
         generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
         probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
         batches, size = prediction.prompt.batches(self.batch, len(prediction)), prediction.adapter.vocabulary
@@ -241,7 +240,6 @@ class Reagent(WithSeed, WithBatch):
         def read(contexts: Int[Tensor, "probe pos"]) -> Float[Tensor, "probe 2"]:
             log_probs = log_softmax(prediction.prompt.logits_of(contexts)[:, 0])
             own = log_probs[:, [target]]
-            progress.add("forwards", len(contexts))
             likelier = (log_probs > own).sum(-1, keepdim=True)
             return torch.cat([own.cpu().double().exp(), likelier.cpu().double()], 1)
 

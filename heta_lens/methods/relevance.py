@@ -44,8 +44,8 @@ class WithModifiedGradient(Method):
         if unusual := irregularity(prediction.adapter):
             raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1, backwards=1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,8 +79,8 @@ class AttnLrp(WithModifiedGradient):
     )
     cost: ClassVar = "F + B, changed"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        logit, gradient = modified_gradient(prediction, rules(prediction.adapter, self.rule), progress)
+    def explain(self, prediction: Prediction) -> Scores:
+        logit, gradient = modified_gradient(prediction, rules(prediction.adapter, self.rule))
         scores = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
         return Scores(scores, {"absorbed": logit - float(scores.sum())})
 
@@ -110,7 +110,7 @@ class Gim(WithModifiedGradient, WithMask):
     paper: ClassVar = "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
     cost: ClassVar = "F + B, changed"
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         adapter, changed = prediction.adapter, set[int]()
         sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
         hooks = [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2))]
@@ -120,7 +120,7 @@ class Gim(WithModifiedGradient, WithMask):
             if self.halve_gates and (mlp := neurons(adapter, layer)) and mlp.gated:
                 hooks.append((mlp.after, partial(pass_on, 1 / 2)))
         change = prediction.embeddings - prediction.mask_vector(self.mask)
-        _, gradient = modified_gradient(prediction, hooks, progress)
+        _, gradient = modified_gradient(prediction, hooks)
         if untouched := {*range(adapter.layers)} - changed:
             raise ValueError(
                 f"method='gim' changes attention's softmax, and hooks do not change that of layer {min(untouched)} "
@@ -130,15 +130,13 @@ class Gim(WithModifiedGradient, WithMask):
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
-def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> tuple[float, Float[Tensor, "pos d"]]:
+def modified_gradient(prediction: Prediction, hooks: Hooks) -> tuple[float, Float[Tensor, "pos d"]]:
     """Return the target's logit, and the logit's gradient by the embeddings under hooks."""
     leaf = prediction.embeddings.detach().clone().requires_grad_()
     with prediction.adapter.hooked(hooks):
         logit = prediction.read(prediction.rerun().logits(leaf[None])[0], "logit")
     (gradient,) = torch.autograd.grad(logit, leaf)
     count("backwards", 1)
-    progress.add("forwards", 1)
-    progress.add("backwards", 1)
     return float(logit.detach()), gradient
 
 

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.target_kinds import Kind
 from heta_lens._util.text import words
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithSeed, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
@@ -116,13 +116,13 @@ class SeaCot(WithSeed, WithBatch):
         way_out = f"make length={self.length} smaller, or shorten the prompt"
         refuse_overlong(self, prediction, len(prediction) + self.length + beside, way_out)
 
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1 + self.explanations * (self.length - 1 + 3))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        encode, say = prediction.adapter.tokenizer.encoder(), partial(self._log_probs, prediction, progress)
+    def explain(self, prediction: Prediction) -> Scores:
+        encode, say = prediction.adapter.tokenizer.encoder(), partial(self._log_probs, prediction)
         think, conclude = encode(self.think), encode(self.conclude)
-        written = self._write(prediction, think, partial(progress.add, "forwards"))
+        written = self._write(prediction, think)
         answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
         hits = [answer == prediction.target for answer in answers.tolist()]
         kept = [ids for ids, hit in zip(written, hits, strict=True) if hit or not any(hits)]
@@ -155,15 +155,15 @@ class SeaCot(WithSeed, WithBatch):
         facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
         return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
 
-    def _write(self, prediction: Prediction, think: list[int], done: Done) -> list[list[int]]:
+    def _write(self, prediction: Prediction, think: list[int]) -> list[list[int]]:
         batches = prediction.prompt.batches(self.batch, len(prediction) + len(think) + self.length)
-        writer = Writer.after(prediction, batches, done, more=think)
+        writer = Writer.after(prediction, batches, more=think)
         end = prediction.adapter.tokenizer.eos
         how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
         return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
     def _log_probs(
-        self, prediction: Prediction, progress: Work, texts: Sequence[Sequence[int]], count: int
+        self, prediction: Prediction, texts: Sequence[Sequence[int]], count: int
     ) -> Float[Tensor, "text step vocab"]:
         """Return next-token log-probabilities at the last ``count`` positions of each text."""
         # padding follows the positions that are read, and has no effect on them
@@ -174,7 +174,6 @@ class SeaCot(WithSeed, WithBatch):
         @torch.no_grad()
         def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
             logits = prediction.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
-            progress.add("forwards", len(rows))
             return log_softmax(logits)
 
         batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)

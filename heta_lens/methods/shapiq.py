@@ -76,11 +76,11 @@ class Shapiq(WithSources, WithScale, WithSeed):
                 f"samples={self.samples} are too few for {players} sources: give at least {least}, or None"
             )
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": self._count(len(self.sources(prediction)[1]))}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=self._count(len(self.sources(prediction)[1])))
 
-    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
-        game = Game(sources, self.coalitions(prediction, self.scale, progress))
+    def values(self, prediction: Prediction, sources: Members) -> Values:
+        game = Game(sources, self.coalitions(prediction, self.scale))
         estimated = self._estimated(prediction, game)
         values = np.array([estimated[player,] for player in range(len(sources))])
         gap = abs(game.ends[True] - game.ends[False] - values.sum())

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.text import END, members, sentences
-from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only
 from heta_lens.prediction.masking import with_others_masked
@@ -114,47 +113,40 @@ class WithSources(WithMask, WithBatch):
         return fixed, sources
 
     def coalitions(
-        self, prediction: Prediction, scale: Scale, progress: Work
+        self, prediction: Prediction, scale: Scale
     ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
         """Return the target's likelihood as a function of the tokens that stay."""
         if self.ablate == "mask":
-            return with_only(prediction, self.mask, scale, self.batch, progress)
-        batches, done = prediction.prompt.batches(self.batch, len(prediction)), partial(progress.add, "forwards")
+            return with_only(prediction, self.mask, scale, self.batch)
+        batches = prediction.prompt.batches(self.batch, len(prediction))
         read = partial(prediction.read, scale=scale)
-        return partial(removed, prediction, read=read, batches=batches, done=done)
+        return partial(removed, prediction, read=read, batches=batches)
 
     @torch.no_grad()
-    def without_each(
-        self, prediction: Prediction, sources: Members, read: Read, progress: Work
-    ) -> Float[np.ndarray, "source"]:
+    def without_each(self, prediction: Prediction, sources: Members, read: Read) -> Float[np.ndarray, "source"]:
         """Apply ``read`` to the logits without each source in turn.
 
         Every run begins where its source did, except in a short context, which is run in several copies at once.
         """
-        gone, length, done = torch.from_numpy(sources), len(prediction), partial(progress.add, "forwards")
+        gone, length = torch.from_numpy(sources), len(prediction)
         batches = prediction.prompt.batches(self.batch, length)
         if length > SHORT or batches.of(length) <= 2:
-            values = torch.cat([read(self._logits_without(prediction, row, done)) for row in gone])
+            values = torch.cat([read(self._logits_without(prediction, row)) for row in gone])
         elif self.ablate == "remove":
-            values = removed(prediction, ~gone, read, batches, done)
+            values = removed(prediction, ~gone, read, batches)
         else:
             rerun = prediction.rerun()
 
             def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
-                value = read(rerun.logits(states))
-                done(len(states))
-                return value
+                return read(rerun.logits(states))
 
             values = with_others_masked(prediction, ~gone, prediction.mask_vector(self.mask), run, batches)
         return values.cpu().double().numpy()
 
-    def _logits_without(
-        self, prediction: Prediction, gone: Bool[Tensor, "pos"], done: Done
-    ) -> Float[Tensor, "row vocab"]:
+    def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
         """Return the logits without a source; tokens before the source keep the clean keys and values."""
         start = int(gone.to(torch.uint8).argmax())
         states, after = prediction.embeddings[start:], gone[start:].to(prediction.embeddings.device)
-        done(1)
         if self.ablate == "mask":
             masked = torch.where(after[:, None], prediction.mask_vector(self.mask), states)
             return prediction.rerun(start).logits(masked[None])
@@ -164,7 +156,7 @@ class WithSources(WithMask, WithBatch):
         begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
         return prediction.prompt.logits_of(begun[None])[:, 0]
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         """Pass the values of sources on to tokens, and name the sources in the diagnostics."""
         sources, (text, spans) = self.sources(prediction)[1], prediction.located
         named = {
@@ -173,13 +165,13 @@ class WithSources(WithMask, WithBatch):
         }
         if not len(sources):
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]), named | {self.kept_as: []})
-        values, facts, interactions = self.values(prediction, sources, progress)
+        values, facts, interactions = self.values(prediction, sources)
         shares = values / sources.sum(1) if self.spread == "share" else values
         facts = {**named, self.kept_as: values.tolist(), **facts}
         return Scores(placed(prediction, sources, shares), facts, interactions=interactions)
 
     @abstractmethod
-    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+    def values(self, prediction: Prediction, sources: Members) -> Values:
         """Compute the values of at least one source."""
 
 

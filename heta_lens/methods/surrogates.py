@@ -59,10 +59,10 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         if self.surrogate == "lasso":
             check_extra("sklearn", "surrogate='lasso'")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": 1 + self._count(len(coalitions.each_token(prediction, self.keep_bos)))}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=1 + self._count(len(coalitions.each_token(prediction, self.keep_bos))))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
@@ -72,9 +72,7 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
         drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
         masks = np.concatenate([np.ones((1, players), dtype=bool), drawn])
-        values = coalitions.worths(
-            members, masks, coalitions.with_only(prediction, self.mask, self.scale, self.batch, progress)
-        )
+        values = coalitions.worths(members, masks, coalitions.with_only(prediction, self.mask, self.scale, self.batch))
         distances = 1 - np.sqrt(masks.mean(1))  # by the cosine to the whole context: √(k/M) for k tokens of M
         weights = np.exp(-((distances / self.width) ** 2))
         fit = {"ridge": coalitions.ridge, "lasso": coalitions.lasso}[self.surrogate]
@@ -119,10 +117,10 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         if self.samples is not None and self.samples < least:
             raise ValueError(f"samples={self.samples} are too few for {players} tokens: give at least {least}, or None")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": 2 + self._count(len(coalitions.each_token(prediction, self.keep_bos)))}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=2 + self._count(len(coalitions.each_token(prediction, self.keep_bos))))
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+    def explain(self, prediction: Prediction) -> Scores:
         members = coalitions.each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
@@ -135,7 +133,7 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             masks = coalitions.random_coalitions(generator, players, self._count(players), paired=self.paired)
             weights = np.ones(len(masks))
         ends = np.array([[False], [True]]).repeat(players, 1)
-        likelihoods = coalitions.with_only(prediction, self.mask, self.scale, self.batch, progress)
+        likelihoods = coalitions.with_only(prediction, self.mask, self.scale, self.batch)
         empty, full, *values = coalitions.worths(members, np.concatenate([ends, masks]), likelihoods).tolist()
         shares = coalitions.shapley(masks, np.array(values), weights, empty, full)
         gap = abs(full - empty - float(shares.sum()))
@@ -190,14 +188,14 @@ class ContextCite(WithSources, WithSeed):
         super().check(prediction)
         check_extra("sklearn", f"method={self.name!r}")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": self._count(len(self.sources(prediction)[1])) + self.held_out}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=self._count(len(self.sources(prediction)[1])) + self.held_out)
 
-    def values(self, prediction: Prediction, sources: Members, progress: Work) -> Values:
+    def values(self, prediction: Prediction, sources: Members) -> Values:
         count = self._count(len(sources))
         first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
         masks = official_masks(first, count + self.held_out, len(sources), self.keep)
-        values = coalitions.worths(sources, masks, self.coalitions(prediction, self.scale, progress))
+        values = coalitions.worths(sources, masks, self.coalitions(prediction, self.scale))
         linear = coalitions.lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
         facts = {
             "intercept": linear.intercept,

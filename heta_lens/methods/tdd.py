@@ -66,14 +66,13 @@ class Tdd(WithBatch):
         if self.add_bos and not prediction.begins:
             refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": (self.direction != "forward") * len(prediction) + (self.direction != "backward")}
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=(self.direction != "forward") * len(prediction) + (self.direction != "backward"))
 
     def positions_read(self, tokens: int) -> int:
         return 1 if self.direction == "backward" else tokens
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done = partial(progress.add, "forwards")
+    def explain(self, prediction: Prediction) -> Scores:
         target, *foils = sides(prediction.target)
         foil = None if self.foil == "none" else foils[0] if foils else runner_up(prediction)
         read, scores = partial(choices, target=target, foil=foil), []
@@ -83,11 +82,10 @@ class Tdd(WithBatch):
             if self.add_bos and bos is not None:
                 ids, parts = led_by(bos, ids, parts, ids.flip(0) != bos)
             batches = prediction.prompt.batches(self.batch, len(prediction))
-            scores.append(steps(read_present(prediction, ids, parts, read, batches, done)).flip(0))
+            scores.append(steps(read_present(prediction, ids, parts, read, batches)).flip(0))
         if self.direction != "backward":
             with torch.no_grad():
                 prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
-            done(1)
             scores.append(steps(read(prefixes)))
         return Scores(torch.stack(scores).mean(0), {"foil": foil})
 

@@ -68,12 +68,12 @@ def curve(
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     shares, counts = counted(steps, len(order_of))
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
-    batches, done = prediction.prompt.batches("auto", len(prediction)), lambda _: None
+    batches = prediction.prompt.batches("auto", len(prediction))
     with prediction.running():
         if ablate == "remove":
-            values = removed(prediction, ~gone, partial(prediction.read, scale=scale), batches, done)
+            values = removed(prediction, ~gone, partial(prediction.read, scale=scale), batches)
         else:
-            values = ablated(prediction, ~gone, prediction.mask_vector(mask), scale, batches, done)
+            values = ablated(prediction, ~gone, prediction.mask_vector(mask), scale, batches)
     return Curve(shares, tuple(values.tolist()))
 
 

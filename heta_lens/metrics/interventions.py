@@ -42,8 +42,8 @@ class Drops:
         generator = prompt_generator(seed, prediction.ids)
         sets = diagnostics.subsets(generator, len(prediction))
         with prediction.running():
-            each = diagnostics.drops(prediction, mask, sets, "auto", lambda _: None)
-            (whole,) = diagnostics.whole_drops([prediction], mask, lambda _: None)
+            each = diagnostics.drops(prediction, mask, sets, "auto")
+            (whole,) = diagnostics.whole_drops([prediction], mask)
         return cls(sets, each.cpu().double(), whole, torch.from_numpy(generator.permutation(len(sets))))
 
     def __repr__(self) -> str:

@@ -14,7 +14,6 @@ from scipy.special import comb
 from torch import Tensor
 
 from heta_lens._util.python import extra
-from heta_lens._util.work import Done, Work
 from heta_lens.model.batching import Batches
 from heta_lens.model.mask import Mask
 from heta_lens.prediction.masking import ablated
@@ -41,11 +40,11 @@ def worths(
 
 
 def with_only(
-    prediction: Prediction, mask: Mask, scale: Scale, batch: int | Literal["auto"], work: Work
+    prediction: Prediction, mask: Mask, scale: Scale, batch: int | Literal["auto"]
 ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
     """Return a function from present tokens to the likelihood of the target, with absent tokens masked."""
-    batches, done = prediction.prompt.batches(batch, len(prediction)), partial(work.add, "forwards")
-    return partial(ablated, prediction, mask=prediction.mask_vector(mask), scale=scale, batches=batches, done=done)
+    batches = prediction.prompt.batches(batch, len(prediction))
+    return partial(ablated, prediction, mask=prediction.mask_vector(mask), scale=scale, batches=batches)
 
 
 def still_there(
@@ -68,13 +67,12 @@ def removed(
     present: Bool[Tensor, "copy pos"],
     read: Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]],
     batches: Batches,
-    done: Done,
 ) -> Float[Tensor, "copy"]:
     """Apply ``read`` after the tokens ``present`` only."""
     ids, nothing = prediction.ids, nothing_left(prediction)
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))
-    return read_present(prediction, ids, present, read, batches, done)
+    return read_present(prediction, ids, present, read, batches)
 
 
 def nothing_left(prediction: Prediction) -> int | None:
@@ -97,7 +95,6 @@ def read_present(
     present: Bool[Tensor, "copy pos"],
     read: Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]],
     batches: Batches,
-    done: Done,
 ) -> Float[Tensor, "copy"]:
     """Apply ``read`` after the tokens ``present`` in each copy, as if the context had no other tokens.
 
@@ -110,9 +107,7 @@ def read_present(
 
     def run(rows: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
         ends = rearrange(kept[rows], "row -> row 1")
-        values = read(prediction.prompt.logits_of(ids[order[rows, : int(ends.max())]], read=ends - 1)[:, 0])
-        done(len(rows))
-        return values
+        return read(prediction.prompt.logits_of(ids[order[rows, : int(ends.max())]], read=ends - 1)[:, 0])
 
     shortest_first = kept.argsort()
     return batches.map(run, shortest_first, present.shape[1])[shortest_first.argsort()]
@@ -120,14 +115,13 @@ def read_present(
 
 @torch.no_grad()
 def read_everywhere(
-    prediction: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Done
+    prediction: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale
 ) -> Float[Tensor, "copy pos"]:
     """Return the likelihood of the target at every position.
 
     A few rows are read at a time, because a scale may need a second copy of the logits, in float64.
     """
     logits = prediction.rerun(read=range(len(prediction))).logits(states)
-    done(len(states))
     return torch.stack([torch.cat([prediction.read(rows, scale) for rows in copy.split(ROWS)]) for copy in logits])
 
 

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.python import warn_once
-from heta_lens._util.work import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, Hook, KeysValues
@@ -52,7 +51,6 @@ class Writer:
     adapter: ModelAdapter
     ids: Int[Tensor, "pos"]
     batches: Batches
-    done: Done
     resumes: bool
     states: Float[Tensor, "pos d"] | None = None
 
@@ -61,7 +59,6 @@ class Writer:
         cls,
         prediction: Prediction,
         batches: Batches,
-        done: Done,
         *,
         more: Sequence[int] = (),
         states: Float[Tensor, "pos d"] | None = None,
@@ -72,14 +69,13 @@ class Writer:
         if not resumes and "changes" in prompt.reuse:
             why = "with the key-value cache of these versions of TransformerLens and transformers it would write others"
             warn_once(f"the model writes every token by a whole run, because {why}: model.generate may do so")
-        return cls(prediction.adapter, ids, batches, done, resumes, states)
+        return cls(prediction.adapter, ids, batches, resumes, states)
 
     @torch.no_grad()
     def start(self) -> Draft:
         """Return the empty continuation."""
         past = self.adapter.resume([], 0, len(self.ids), 1) if self.resumes else {}
         logits = self.adapter.run(self.ids[None], self._hooks, past=past)[:, 0]
-        self.done(1)
         return Draft(self.ids.new_empty(1, 0), log_softmax(logits), self.adapter.reuse.grown(past) if past else None)
 
     @torch.no_grad()
@@ -97,7 +93,6 @@ class Writer:
     def _run_all(self, ids: Int[Tensor, "row step"], rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
         context = repeat(self.ids, "pos -> copy pos", copy=len(rows))
         logits = self.adapter.run(torch.cat([context, ids[rows]], 1), self._hooks)[:, 0]
-        self.done(len(rows))
         return log_softmax(logits)
 
     def _continue(
@@ -114,7 +109,6 @@ class Writer:
         past = self.adapter.resume(before, length - 1, length, len(rows))
         log_probs = log_softmax(self.adapter.run(ids[rows, -1:], past=past)[:, 0])
         grown.append(self.adapter.reuse.grown(past))
-        self.done(len(rows))
         return log_probs
 
     @property

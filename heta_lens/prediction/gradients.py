@@ -11,7 +11,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.work import Done, Work, count, counting
+from heta_lens._util.work import count, counting
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
@@ -21,21 +21,17 @@ def likelihood(
     prediction: Prediction,
     states: Float[Tensor, "copy pos d"],
     scale: Scale,
-    done: Done,
     start: int = 0,
     layer: int | None = None,
 ) -> Float[Tensor, "copy"]:
     """Compute the likelihood of the target in every copy, with given states from ``start`` on."""
-    values = prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
-    done(len(states))
-    return values
+    return prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
 
 
 def values_and_gradients(
     prediction: Prediction,
     states: Float[Tensor, "copy pos d"],
     scale: Scale,
-    work: Work,
     layer: int | None = None,
     start: int = 0,
 ) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
@@ -44,8 +40,6 @@ def values_and_gradients(
     values = prediction.read(prediction.rerun(start, layer=layer).logits(leaf), scale)
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
     count("backwards", len(states))
-    work.add("forwards", len(states))
-    work.add("backwards", len(states))
     return values.detach(), gradient
 
 

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import Divergence
-from heta_lens._util.work import Done
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.mask import Mask
 from heta_lens.prediction.gradients import likelihood
@@ -44,7 +43,6 @@ def masked_effects(
     divergence: Divergence,
     *,
     batches: Batches,
-    done: Done,
     start: int = 0,
     stop: int | None = None,
     positions: Sequence[int] | None = None,
@@ -76,7 +74,6 @@ def masked_effects(
             places, masked = copies.unbind(1)
             vectors = torch.where(masked.bool()[:, None].to(vector.device), vector, embeddings[places])
             logits = rerun.logits(masked_copies(embeddings[first:end], places - first, vectors))
-            done(len(copies))
             return _compared(predictions, logits, places, divergence)
 
         places = torch.tensor([first, *group, group[-1]])
@@ -114,10 +111,9 @@ def ablated(
     mask: Float[Tensor, "d"],
     scale: Scale,
     batches: Batches,
-    done: Done,
 ) -> Float[Tensor, "copy"]:
     """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``."""
-    read = partial(likelihood, prediction, scale=scale, done=done)
+    read = partial(likelihood, prediction, scale=scale)
     return with_others_masked(prediction, present, mask, read, batches)
 
 

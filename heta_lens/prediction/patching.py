@@ -13,7 +13,6 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
-from heta_lens._util.work import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
     BatchHook,
@@ -105,7 +104,6 @@ def effects(
     groups: Iterable[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
-    done: Done = lambda _: None,
 ) -> Float[Tensor, "group"]:
     """Return ``g(clean) - g(patched)`` for each group of positions; above 0, the group supports the target.
 
@@ -122,7 +120,7 @@ def effects(
 
     ``mask`` replaces a masked token's embedding (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a token id or
     a vector), ``scale`` is the scale of g, ``batch`` the number of copies of the context that run at once; ``groups``
-    are the single positions by default. ``done`` is called with the number of groups that were just done.
+    are the single positions by default.
     """
     check_patch(prediction, how, mask, layer, reference, patterns)
     check_reading(scale, batch)
@@ -138,14 +136,9 @@ def effects(
         else:
             patched = pair.input_patched if layer is None else partial(pair.stream_patched, layer)
 
-        def run(rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-            likelihoods = patched(rows)
-            done(len(rows))
-            return likelihoods
-
         members = members.to(prediction.embeddings.device)
         clean = patched(torch.zeros_like(members[:1]))  # the same way as the patched runs
-        differences = clean - prediction.prompt.batches(batch, n).map(run, members, n)
+        differences = clean - prediction.prompt.batches(batch, n).map(patched, members, n)
     check_finite(differences, lambda group, value: f"the effect of group {group} is {value}")
     return differences
 

@@ -22,7 +22,7 @@ from heta_lens._util.text import (
 from heta_lens.evaluation.external_scores import located_tokens
 from heta_lens.methods.sources import wording
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.chat import places
+from heta_lens.prediction.chat import located
 
 PERSIAN = "می‌خواهم"  # with a zero width non-joiner
 
@@ -172,15 +172,18 @@ def test_tokens_are_found_as_vocabularies_write_them(tokens: list[str]) -> None:
 Template = Callable[[Mapping[str, Any]], str]
 
 
+def spans_of(template: Template, values: Mapping[str, Any], key: str) -> list[Span] | None:
+    return located(values[key], template(values), lambda instead: template({**values, key: instead}))
+
+
 def found(template: Template, values: Mapping[str, Any]) -> dict[str, list[str] | None]:
     """What stands at the places that are found."""
-    rendered = template(values)
-    located = places(lambda given: template({**values, **given}), rendered, values)
-    return {key: spans and [rendered[slice(*span)] for span in spans] for key, spans in located.items()}
+    rendered, spans = template(values), {key: spans_of(template, values, key) for key in values}
+    return {key: own and [rendered[slice(*span)] for span in own] for key, own in spans.items()}
 
 
 def starts(template: Template, values: Mapping[str, Any], key: str) -> list[int]:
-    spans = places(lambda given: template({**values, **given}), template(values), values)[key]
+    spans = spans_of(template, values, key)
     assert spans is not None
     return [span.start for span in spans]
 

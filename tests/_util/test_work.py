@@ -8,10 +8,10 @@ from time import sleep
 import pytest
 import torch
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bars
 
 from heta_lens._util import work as module
-from heta_lens._util.work import Allocations, Bar, Work, count, counting, working
+from heta_lens._util.work import Allocations, Bar, Progress, Work, count, counting, working
 
 
 def test_what_is_counted_goes_to_the_innermost_count_only():
@@ -25,16 +25,16 @@ def test_what_is_counted_goes_to_the_innermost_count_only():
 
 
 def test_what_ran_is_what_was_paid():
-    """What moved the bar is an expectation; the model's own count takes its place."""
-    work = Work()
-    work.add("forwards", 5)
-    with work.counting():
+    with working({"forwards": 5}, False) as progress:
         count("forwards", 3)
-    assert {name: work.cost()[name] for name in ("forwards", "backwards", "hvps")} == {
-        "forwards": 3,
-        "backwards": 0,
-        "hvps": 0,
-    }
+        with progress.step() as part:
+            count("hvps", 2)
+    assert [progress.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [3, 0, 0]
+    assert [part.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [0, 0, 2]
+
+
+def test_work_is_added_and_weighed():
+    assert Work(1, 2) + Work(hvps=3) == Work(1, 2, 3) and Work(1, 2, 3).worth == 11
 
 
 class Terminal(io.StringIO):
@@ -50,12 +50,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def run(stream: io.StringIO, show: bool | None) -> Work:
+def run(stream: io.StringIO, show: bool | None) -> Progress:
     """Some work, with ``stream`` as standard error."""
     with redirect_stderr(stream), working({"hvps": 3, "forwards": 2}, show) as work:
         for _ in range(3):
-            work.add("hvps", 1)
-        work.add("forwards", 2)
+            count("hvps", 1)
+        count("forwards", 2)
     return work
 
 
@@ -72,18 +72,18 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     monkeypatch.setattr(module, "PATIENCE", 0.01)
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
-        work.add("hvps", 1)
+        count("hvps", 1)
         assert not work.bar.bars.live.is_started
         sleep(0.02)
-        with work.step() as step:
-            step.add("hvps", 1)
+        with work.step():
+            count("hvps", 1)
         assert work.bar.bars.live.is_started
     assert "hvps" in screen.getvalue()
 
 
 def fail_while_working() -> None:
-    with working({"hvps": 2}, True) as work:
-        work.add("hvps", 1)
+    with working({"hvps": 2}, True):
+        count("hvps", 1)
         raise KeyError("inside")
 
 
@@ -97,7 +97,7 @@ def test_an_error_goes_through_and_leaves_the_terminal_usable():
 def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
     """Of a thousand units, with a clock that goes on by a tenth of a second whenever it is read."""
     clock = iter(number / 10 for number in range(10_000))
-    bars = Progress(console=Console(file=screen, force_terminal=True), get_time=lambda: next(clock), auto_refresh=False)
+    bars = Bars(console=Console(file=screen, force_terminal=True), get_time=lambda: next(clock), auto_refresh=False)
     bars.add_task("hvps", total=1000, kind="hvps")
     return Bar(bars, due, advice.pop)
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import heta_lens
 from helpers.evaluating import run
+from heta_lens.cli import app
 from heta_lens.evaluation.run_database import reading
 from heta_lens.methods.at2 import HeadWeights
 from heta_lens.metrics import METRICS
@@ -17,8 +19,9 @@ def test_a_report_and_a_leaderboard_are_printed(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         words = "recall", "--limit", "2", "-m", "recency,random", "--metrics", "f1", "--seed", seed
         done = run("evaluate", *words, "--out", str(tmp_path / seed))
-        assert done.exit_code == 0 and "F1 (more is better, n = 2)" in done.stdout
-        assert "In brackets: 95 %" in done.stdout
+        assert done.exit_code == 0 and "F1 ↑" in done.stdout and "In brackets: 95 %" not in done.stdout
+        whole = run("report", str(tmp_path / seed), "--intervals")
+        assert "F1 (more is better, n = 2)" in whole.stdout and "In brackets: 95 %" in whole.stdout
     folders = str(tmp_path / "0"), str(tmp_path / "1")
     board = run("report", *folders, "--out", str(tmp_path / "board"))
     rows = {row.split()[0] for row in board.stdout.splitlines() if row}
@@ -42,8 +45,9 @@ def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
     two, title = ("evaluate", "recall", "--limit", "2"), "of_my_own:longest (less is better, n = 2)"
     done = run(*two, "-m", "of_my_own:length", "--metrics", "of_my_own:longest", "--out", "o")
     assert done.exit_code == 0, done.output
-    assert title in (tmp_path / "o" / "report.md").read_text() and title in done.stdout and "o/report.md" in done.stdout
-    still = run("report", "o", "-q")
+    assert title in (tmp_path / "o" / "report.md").read_text() and "o/report.md" in done.stdout
+    assert "of_my_own:longest ↓" in done.stdout
+    still = run("report", "o", "-q", "--intervals")
     assert title in still.stdout and "o/report.md" not in still.stdout and "of_my_own:longest" not in [*METRICS]
     for words, message in (
         (["-m", "of_my_own:lenght"], "of_my_own:lenght cannot be loaded: AttributeError"),
@@ -117,3 +121,13 @@ def test_mistakes_are_refused_before_a_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     done = run("attribute-dataset", *words, "--out", str(tmp_path / "out"))
     assert done.exit_code == 2 and message in done.output and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_nine_methods_and_nine_metrics_fit_a_screen(tmp_path: Path) -> None:
+    methods = "careful,fast,leave_one_out,random,recency,attention_last,input_x_gradient,gradient_norm,attention_norm"
+    metrics = "f1,evidence_mass,morf,lerf,dsa,soft_nc,aopc_ins,aopc_del,abpc"
+    words = "recall", "--limit", "2", "-m", methods, "--metrics", metrics
+    done = CliRunner().invoke(app, ["evaluate", *words, "--out", str(tmp_path)], env={"COLUMNS": "80"})
+    lines = [line for line in done.stdout.splitlines() if str(tmp_path) not in line]
+    assert done.exit_code == 0 and len(lines) < 50 and max(map(len, lines)) <= 80

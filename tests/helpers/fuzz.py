@@ -42,7 +42,7 @@ from heta_lens.data.suites import suite
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.report.results import summary
-from heta_lens.evaluation.run_database import Record, read_records
+from heta_lens.evaluation.run_database import Record, opened, read_records
 
 Make = Callable[[random.Random, Path], Path]
 
@@ -74,7 +74,7 @@ SCIQ = {"question": "What is hot?", "correct_answer": "the sun", "support": "We 
         "distractor2": "", "distractor3": None}  # fmt: skip
 STORY = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
 CHAT = {"role": "user", "content": "Hello.", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
-RUN = {"suite": "recall", "model": "demo", "instances": 2, "texts": "0", "versions": {"torch": "2"}, "seed": 0,
+RUN = {"suite": "recall", "model": "demo", "instances": 2, "texts": "0", "seed": 0,
        "methods": {"heta": {"method": "heta", "options": {"beta": 1.0}}, "random": {"method": "random", "options": {}}},
        "metrics": {"f1": {"title": "F1", "better": "more", "low": 0.0, "high": 1.0, "aggregate": "mean"},
                    "nc": {"title": "NC", "low": None, "high": None, "aggregate": "log_ratio"}}}  # fmt: skip
@@ -148,7 +148,10 @@ def odd(draw: random.Random, path: Path) -> Path:
 
 def run_folder(draw: random.Random, folder: Path) -> Path:
     """The folder of an evaluation, with a damaged database."""
-    recorded(folder, RUN, [Record(**LINE), Record(**{**LINE, "method": "random"})])
+    with opened(folder, RUN, [*enumerate(suite("recall", limit=2, facts=2))], []) as run:
+        while (claim := run.claim("fuzz/1/0", [])) is not None:
+            for method in RUN["methods"]:
+                run.commit(claim, Record(**{**LINE, "instance": claim.prompt, "method": method}))
     file("run.sqlite", lambda _: (folder / "run.sqlite").read_bytes())(draw, folder)
     return folder
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from helpers.asking import predict
 from helpers.heta import Toy
-from heta_lens._util.work import Work
 from heta_lens.methods.base import Method
 
 N, TARGET, OTHER = 7, 7, 20
@@ -62,5 +61,5 @@ def scores(method: Method, model: Any, ids: Tensor, target: Any = TARGET) -> Ten
 
 
 def explain(method: Method, toy: Toy) -> tuple[list[float], dict[str, Any]]:
-    found = method.explain(toy, Work())
+    found = method.explain(toy)
     return found.scores.tolist(), dict(found.diagnostics)

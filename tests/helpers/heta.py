@@ -96,18 +96,16 @@ class Toy(Prediction):
         return ToyRerun(prompt, self.objective, start, stop or end, end, layer, read, self.g)
 
 
-def hessian_from(
-    g: Callable[[Tensor], Tensor], at: Tensor, batch: int = 4, done: Callable[[int], Any] = lambda _: None
-) -> MatrixFrom:
+def hessian_from(g: Callable[[Tensor], Tensor], at: Tensor, batch: int = 4) -> MatrixFrom:
     """The Hessian of a function over the embeddings from a place on."""
-    return lambda start: hessian(Toy(g, at).rerun(start), Batches(batch), done)
+    return lambda start: hessian(Toy(g, at).rerun(start), Batches(batch))
 
 
 def task_at(at: Tensor) -> Task:
     """A window over a whole context with these embeddings."""
     every = range(len(at))
     window = Window(Toy(torch.sum, at), every, every, alone=False, layer=None)
-    return Task(window, Batches(64), lambda _: None)
+    return Task(window, Batches(64))
 
 
 TARGET, N, PROBES, D = 7, 4, 3, 8

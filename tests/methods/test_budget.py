@@ -11,7 +11,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.base import as_method
-from heta_lens.methods.cost import OverBudget, within_budget, worth
+from heta_lens.methods.cost import OverBudget, within_budget
 from heta_lens.prediction.prediction import Prediction
 
 SCALED = [name for name, kind in METHODS.items() if kind.scaled_by and name != "sea_cot"]
@@ -41,9 +41,9 @@ def test_a_budget_is_kept_and_used(name: str, prediction: Prediction) -> None:
         except OverBudget:
             continue
         within.append(budget)
-        assert worth(method, prediction) <= budget
+        assert method.work(prediction).worth <= budget
         more = [replace(method, **{option: getattr(method, option) + 1}) for option in method.scaled_by]
-        assert any(worth(one, prediction) > budget for one in more)
+        assert any(one.work(prediction).worth > budget for one in more)
     assert within, "every budget is too small"
 
 
@@ -83,8 +83,8 @@ def test_options_that_a_budget_decides_are_refused_beside_it() -> None:
 
 def test_heta_gives_up_probes_first_and_then_groups(prediction: Prediction) -> None:
     full = METHODS["heta"]()
-    many = within_budget(full, prediction, 10 * worth(full, prediction))
+    many = within_budget(full, prediction, 10 * full.work(prediction).worth)
     assert many.probes > full.probes and many.groups == full.groups
-    base = worth(replace(full, probes=1, groups=2), prediction)
+    base = replace(full, probes=1, groups=2).work(prediction).worth
     few = within_budget(full, prediction, base + 6)
     assert few.probes == 1 and 2 < few.groups < full.groups

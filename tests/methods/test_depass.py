@@ -11,7 +11,6 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.work import Work
 from heta_lens.attribution import Attribution
 from heta_lens.methods.depass import SHARES, DePass
 from heta_lens.methods.relevance import AttnLrp, activated, at_attention, at_norms, modified_gradient, part
@@ -63,7 +62,7 @@ def test_proportional_shares_of_gated_neurons_leave_what_is_gated_alone(build: A
         assert mlp is not None and mlp.gated is not None
         hooks += [(mlp.before, partial(part, into)), (mlp.gated, Tensor.detach), (mlp.after, partial(activated, into))]
     with prediction.running():
-        _, gradient = modified_gradient(prediction, hooks, Work())
+        _, gradient = modified_gradient(prediction, hooks)
     plain = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
     assert relative(DePass(share="taylor")(prediction).scores, plain) < 1e-6
 

@@ -103,7 +103,7 @@ def test_gilot_reads_the_distribution_of_its_authors(build: Callable[..., Any], 
         embeddings = plain_embeddings(model, ids)
         if masked is not None:
             embeddings[masked] = 0
-        writer = Writer.after(prediction, batches, lambda _: None, states=None if masked is None else embeddings)
+        writer = Writer.after(prediction, batches, states=None if masked is None else embeddings)
         found = later(beam_search(writer, 3, written)).double().exp()
         expected = authors_distribution(model, ids, embeddings, 3, written)
         total_variation = float((found - expected).abs().sum()) / 2
@@ -123,7 +123,7 @@ def test_gilot_looks_ahead_along_beams(build: Callable[..., Any]) -> None:
     asked = predict(model, ids, TARGET)
     found = Gilot(distance="l2", length=3, beams=2)(asked)
     assert relative(found.scores, torch.tensor(expected, dtype=torch.float64)) < 1e-5
-    assert found.diagnostics["forwards"] == Gilot(length=3, beams=2).work(asked)["forwards"] == 5 * (1 + 2 * 2)
+    assert found.diagnostics["forwards"] == Gilot(length=3, beams=2).work(asked).forwards == 5 * (1 + 2 * 2)
     assert relative(Gilot(distance="l2", length=3, beams=2, batch=1)(asked).scores, found.scores) < 1e-9
 
 

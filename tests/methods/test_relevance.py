@@ -12,7 +12,6 @@ from torch.nn.functional import gelu, silu
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
-from heta_lens._util.work import Work
 from heta_lens.methods.relevance import AttnLrp, Gim, at_norms, modified_gradient, rules
 
 
@@ -391,7 +390,7 @@ def _untempered(model: Any) -> Tensor:
     prediction = predict(model, zoo.prompt(model, N), TARGET)
     hooks = [*at_norms(prediction.adapter), *at_attention(prediction.adapter, (1 / 4, 1 / 4, 1 / 2))]
     with prediction.running():
-        _, gradient = modified_gradient(prediction, hooks, Work())
+        _, gradient = modified_gradient(prediction, hooks)
     return einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
 
 

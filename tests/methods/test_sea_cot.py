@@ -114,7 +114,7 @@ def test_sea_cot_keeps_the_explanations_that_lead_to_the_target(build: Callable[
     ids = zoo.prompt(model, 8)
     asked = predict(model, ids)
     written = sample(
-        Writer.after(asked, Batches(8), [].append, more=model.tokenizer.encode(".", add_special_tokens=False)),
+        Writer.after(asked, Batches(8), more=model.tokenizer.encode(".", add_special_tokens=False)),
         12, 6, temperature=3, top_p=1, seed=0, end=model.tokenizer.eos_token_id,
     )  # fmt: skip
     think = model.tokenizer.encode(".", add_special_tokens=False)
@@ -124,7 +124,7 @@ def test_sea_cot_keeps_the_explanations_that_lead_to_the_target(build: Callable[
     hit, missed = (SeaCot(**options)(predict(model, ids, target)).diagnostics for target in (often, never))
     assert hit["hit_rate"] == ends.count(often) / 12 and len(hit["weights"]) == ends.count(often) < 12
     assert missed["hit_rate"] == 0 and len(missed["weights"]) == 12
-    assert hit["forwards"] <= SeaCot(**options).work(asked)["forwards"]
+    assert hit["forwards"] <= SeaCot(**options).work(asked).forwards
 
 
 @ONE_EACH

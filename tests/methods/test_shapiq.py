@@ -12,6 +12,7 @@ from helpers import zoo
 from helpers.ablations import TARGET, N, close, found, ids_of, worth
 from helpers.asking import predict, relative
 from heta_lens._util import python
+from heta_lens.methods.base import Work
 from heta_lens.methods.shapiq import Shapiq
 from heta_lens.methods.surrogates import KernelShap
 
@@ -100,8 +101,8 @@ def test_too_few_samples_are_refused(options: Any, least: int) -> None:
     asked = predict(model, zoo.prompt(model, 12), TARGET)
     with pytest.raises(ValueError, match=rf"samples=20 are too few for 11 sources: give at least {least}, or None"):
         Shapiq(source="token", samples=20, **options).check(asked)
-    assert Shapiq(source="token", samples=least, **options).work(asked) == {"forwards": least}
-    assert Shapiq(source="token").work(asked) == {"forwards": 512}
+    assert Shapiq(source="token", samples=least, **options).work(asked) == Work(least)
+    assert Shapiq(source="token").work(asked) == Work(512)
 
 
 def test_pairs_need_as_many_samples_as_there_are() -> None:
@@ -110,7 +111,7 @@ def test_pairs_need_as_many_samples_as_there_are() -> None:
     with pytest.raises(ValueError, match="samples=60 are too few for 11 sources: give at least 68, or None"):
         Shapiq(source="token", samples=60, order=2).check(asked)
     long = predict(model, zoo.prompt(model, 60), TARGET)
-    assert Shapiq(source="token", order=2).work(long) == {"forwards": 2 + 59 + 59 * 58 // 2}
+    assert Shapiq(source="token", order=2).work(long) == Work(2 + 59 + 59 * 58 // 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("heta_lens.methods.shapiq.MOST_IN_PAIRS", 50)
         with pytest.raises(ValueError, match="order=2 has 1711 pairs of 59 sources: give order=1, "):

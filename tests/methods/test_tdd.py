@@ -78,7 +78,7 @@ def test_tdd_adds_up_to_the_choice_after_the_whole_context(build: Callable[..., 
     whole = pair_score(plain_logits(model, zoo.prompt(model, N))[-1], TARGET, found[0].diagnostics["foil"])
     assert [float(one.scores.sum()) for one in found] == pytest.approx([whole] * 3, rel=1e-9)
     assert [one.diagnostics["forwards"] for one in found] == [1, N, N + 1]
-    assert [Tdd(direction=each).work(asked)["forwards"] for each in ("forward", "backward", "bidirectional")] == [
+    assert [Tdd(direction=each).work(asked).forwards for each in ("forward", "backward", "bidirectional")] == [
         1,
         N,
         N + 1,

@@ -11,7 +11,7 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked
 from helpers.odd_models import with_side_channel
 from heta_lens._util.work import Allocations
-from heta_lens.methods.heta.gate import gate, norms_by_layer
+from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.prediction.rerun import LivePatterns
 
 N, LAYERS = 12, 4
@@ -59,7 +59,7 @@ def test_the_gate_of_a_lean_cache_never_holds_all_patterns(build: Any) -> None:
         model = build(torch.float32, n_layers=layers)
         ids = zoo.prompt(model, 48)
         prediction = heta_lens.Prediction.from_cache(lean(model, ids), tokens=ids)
-        norms = norms_by_layer(prediction.values, prediction.output_weights)
+        norms = value_norms(prediction.values, prediction.output_weights)
         with Allocations() as held:
             found, _ = gate(prediction.patterns, norms)
         most[layers] = held.most / (model.cfg.n_heads * 48**2 * 4)

@@ -149,7 +149,7 @@ def test_a_cache_that_lacks_an_activation_is_told_which_and_how_to_get_it(cache:
     runs = forwards(cache.model)
     sentence = refusal(lacking)
     assert missing([repr(name), "names_filter=heta_lens.names_filter"], sentence) == ""
-    assert len(runs) <= 3
+    assert len(runs) <= 7  # of the checks of a prefix and of blocks that run alone
 
 
 @pytest.mark.parametrize(

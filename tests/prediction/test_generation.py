@@ -36,9 +36,8 @@ def plain_beams(model: Any, context: list[int], beams: int, tokens: int) -> list
     return found
 
 
-def writer(model: Any, *, batch: int = 3, counts: list[int] | None = None, n: int = N) -> Writer:
-    asked = predict(model, zoo.prompt(model, n))
-    return Writer.after(asked, Batches(batch), [].append if counts is None else counts.append)
+def writer(model: Any, *, batch: int = 3, n: int = N) -> Writer:
+    return Writer.after(predict(model, zoo.prompt(model, n)), Batches(batch))
 
 
 @WRITERS
@@ -77,7 +76,7 @@ def test_beams_are_those_of_a_plain_search(build: Callable[..., Any]) -> None:
 def test_neither_batches_nor_kept_keys_and_values_matter(build: Callable[..., Any]) -> None:
     model = build()
     one, many = writer(model, batch=1), writer(model, batch=50)
-    again = Writer(one.adapter, one.ids, Batches(2), [].append, resumes=False)
+    again = Writer(one.adapter, one.ids, Batches(2), resumes=False)
     found = [beam_search(each, 4, 3) for each in (one, many, again)]
     for other in found[1:]:
         assert torch.equal(found[0].ids, other.ids)

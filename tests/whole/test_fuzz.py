@@ -14,8 +14,6 @@ def test_no_damaged_file_ends_in_a_foreign_exception(name: str) -> None:
 
 KEPT = [
     *(("options", seed) for seed in (2, 9, 93)),
-    *(("records.jsonl", seed) for seed in (916, 1002, 1009)),
-    *(("run.json", seed) for seed in (177, 327)),
     *(("span", 59), ("tellmewhy.jsonl", 237)),
 ]
 """Cases that once were faults."""

@@ -38,6 +38,7 @@ from heta_lens.metrics.registry import described_metric
 FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
+MORE, LESS = "↑", "↓"  # better
 
 
 def write_report(folder: str | PathLike[str], against: str | None = None) -> list[Path]:
@@ -126,14 +127,15 @@ def _about(results: Summary) -> Iterator[str]:
         yield f"How likely the explained token was: {middle} in the median, {low} and {high} at the quartiles."
 
 
-def overview(results: Summary) -> Iterator[Block]:
-    """Yield tables with methods as rows and a few metrics side by side, and notes."""
+def overview(results: Summary, *, intervals: bool = True) -> Iterator[Block]:
+    """Yield tables with methods as rows and a few metrics side by side, and notes; without intervals, one table."""
     reasons, every = Footnotes(), [*results.metrics.values()]
-    width = ceil(len(every) / ceil(len(every) / WIDE))
+    width = ceil(len(every) / ceil(len(every) / WIDE)) if intervals else len(every)
     for start in range(0, len(every), width):
         metrics = every[start : start + width]
         rows = [
-            [method, *(_glance(results, metric, method, reasons) for metric in metrics)] for method in results.methods
+            [method, *(_glance(results, metric, method, reasons, intervals) for metric in metrics)]
+            for method in results.methods
         ]
         best = frozenset(
             (results.methods.index(results.best[metric.name]), column)
@@ -141,28 +143,36 @@ def overview(results: Summary) -> Iterator[Block]:
             if metric.name in results.best
         )
         heads = [f"{metric.title} ({metric.better} is better, n = {results.most(metric)})" for metric in metrics]
+        if not intervals:
+            heads = [f"{metric.title} {LESS if metric.better == 'less' else MORE}" for metric in metrics]
         yield Table(["method", *heads], rows, bold=best)
-    yield Notes([*_legend(results), *reasons.lines()])
+    if not intervals:
+        yield Notes([f"{MORE} more is better, {LESS} less is better. Intervals: --intervals, or results.csv."])
+    yield Notes([*_legend(results, intervals), *reasons.lines()])
 
 
-def _glance(results: Summary, metric: Measure, method: str, reasons: Footnotes) -> str:
+def _glance(results: Summary, metric: Measure, method: str, reasons: Footnotes, intervals: bool) -> str:
     cell, verdict = results.cells[metric.name, method], results.verdict(metric, method)
     if isnan(cell.estimate.value):
         return f"none ({reasons.letter(wording.why(cell))})"
+    value = cell.estimate.value
+    brief = f"{value:.2f}" if abs(value) < 1000 else f"{value:.1e}"
     marks = {
         BETTER: verdict > 0,
         WORSE: verdict < 0,
         FEWER: cell.estimate.n < results.most(metric),
         DEGENERATE: bool(cell.degenerate),
     }
-    return " ".join([*(sign for sign, holds in marks.items() if holds), wording.with_interval(cell.estimate)])
+    signs = [sign for sign, holds in marks.items() if holds]
+    return " ".join([*signs, wording.with_interval(cell.estimate)]) if intervals else "".join([*signs, brief])
 
 
-def _legend(results: Summary) -> Iterator[str]:
-    yield (
-        "In brackets: 95 % intervals by the cluster bootstrap by template (over instances where there is one template, "
-        "or none). An infinite end means that so few templates, or ones so alike, give no bound."
-    )
+def _legend(results: Summary, intervals: bool) -> Iterator[str]:
+    if intervals:
+        yield (
+            "In brackets: 95 % intervals by the cluster bootstrap by template (over instances where there is one "
+            "template, or none). An infinite end means that so few templates, or ones so alike, give no bound."
+        )
     yield (
         f"{BETTER} better, {WORSE} worse than {results.reference} on the same instances: p < {SIGNIFICANT:g} by the "
         "studentised cluster bootstrap by template, after Holm's correction for the number of methods."
@@ -170,7 +180,10 @@ def _legend(results: Summary) -> Iterator[str]:
     if (least := _least_p(results)) >= SIGNIFICANT:
         yield f"With so few templates no difference can be significant: p is at least {least:.2g}."
     yield "Bold: better than every other method by the same test, with Bonferroni's correction for their number."
-    yield f"n: the largest number of instances with a value. {FEWER} fewer. {DEGENERATE} degenerate scores among them."
+    yield (
+        f"n: the largest number of instances with a value. {FEWER} fewer. {DEGENERATE} degenerate scores among them, "
+        "which distinguish no tokens."
+    )
     if any(isinf(cell.estimate.value) for cell in results.cells.values()):
         yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
     if silent := [metric.title for metric in results.metrics.values() if results.uninformative(metric)]:

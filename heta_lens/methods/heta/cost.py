@@ -1,10 +1,10 @@
 """The cost of HETA before a run: forwards, graphs and HVPs, for the progress bar and for `estimate`."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from heta_lens._util.work import Work
 from heta_lens.methods.base import pattern_runs, value_runs
 from heta_lens.methods.heta.curvature import Products
 from heta_lens.methods.heta.diagnostics import SUBSETS
@@ -18,21 +18,15 @@ GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not proposed by itself
 
 
-def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
-    """Return the runs ahead, for the progress bar; predictions share masked forwards, and the longest is the last."""
-    work = Counter[str]()
-    windows = [options.windows(prediction) for prediction in predictions]
-    scored = sum(len(window.scored) for window in windows[-1])
-    clean = 2 * len(windows[-1]) * (options.combine == "geometric")
-    work["forwards"] += 1 + (scored + clean) * bool(options.weights[1])
-    for prediction, own_windows in zip(predictions, windows, strict=True):
-        for window in own_windows:
-            if (products := products_of(options, window)) is not None:
-                work["hvps"] += products.hvps
-        work["audit"] += audit_runs(options, prediction)
-        if options.audit and options.recipe.approximate:
-            work.update(work_ahead(options.full, [prediction]))
-    return dict(work)
+def work_of(options: HetaOptions, predictions: Sequence[Prediction]) -> Work:
+    """Return the work that lies ahead, with audits; predictions share masked forwards, and the longest is the last."""
+    own = counts(options, predictions)
+    work = Work(own.forwards, own.backwards, own.hvps)
+    for prediction in predictions if options.audit else ():
+        work += Work(audit_runs(prediction))
+        if options.recipe.approximate:
+            work += work_of(options.full, [prediction])
+    return work
 
 
 def masked_by_start(options: HetaOptions, window: Window) -> list[list[int]]:
@@ -41,8 +35,8 @@ def masked_by_start(options: HetaOptions, window: Window) -> list[list[int]]:
     return [[group[0], *group, group[-1]] for group in groups] if options.combine == "geometric" else groups
 
 
-def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
-    return (len(prediction) + SUBSETS) * options.audit
+def audit_runs(prediction: Prediction) -> int:
+    return len(prediction) + SUBSETS
 
 
 def products_of(options: HetaOptions, window: Window) -> Products | None:
@@ -96,12 +90,13 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
     *_, longest = predictions
     ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
     for window, length, calls in runs_of(options, longest):
-        masked = masked_by_start(options, window)
-        forwards += calls * sum(map(len, masked))
-        ran.forwards += sum(len(group) * (length - group[0]) for group in masked)
+        for group in masked_by_start(options, window):
+            forwards += calls * len(group)
+            ran.forwards += len(group) * (length - group[0])
     for prediction in predictions:
         forwards += read_and_settled(options, prediction)
-        ran.forwards += len(prediction) * audit_runs(options, prediction)
+        if options.audit:
+            ran.forwards += len(prediction) * audit_runs(prediction)
         for window, length, calls in runs_of(options, prediction):
             products = products_of(options, window)
             if products is None:
@@ -109,8 +104,9 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
             graphs = graphs_of(window, products)
             built = len(graphs) * products.rounds + products.bounds
             forwards, backwards, hvps = forwards + calls * built, backwards + built, hvps + products.hvps
-            ran.graphs += sum(length - graph.start for graph in graphs)
-            ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
+            for graph in graphs:
+                ran.graphs += length - graph.start
+                ran.products += graph.products * (length - graph.start)
     return Counts(forwards, backwards, hvps, ran)
 
 
@@ -129,34 +125,34 @@ def product_batches(options: HetaOptions, windows: Sequence[Window], free: int |
     return prompt.batches(options.batch, longest, products=True, checkpoint=options.checkpoint, free=free)
 
 
-def held_between(options: HetaOptions, window: Window) -> bool:
-    """Whether positions between a window and the tail stay clean."""
-    frozen = options.recipe.windowed and options.window_mode == "frozen"
-    return frozen and window.span.stop < len(window.whole) - TAIL
+def held_between(window: Window) -> bool:
+    """Whether positions between a frozen window and the tail stay clean."""
+    return window.span.stop < len(window.whole) - TAIL
 
 
 def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Window, int, int]]:
     """Yield every window, the positions of a run, and the calls per run: one, or two with a separate tail."""
-    windows = options.windows(prediction)
+    windows, frozen = options.windows(prediction), options.recipe.windowed and options.window_mode == "frozen"
     longest = longest_run(options, windows)
     for window in windows:
-        in_two_calls = held_between(options, window) and prediction.prompt.prefix.kept is not None
+        in_two_calls = frozen and held_between(window) and prediction.prompt.prefix.kept is not None
         yield window, min(longest, len(prediction) - window.span.start), 2 if in_two_calls else 1
 
 
 def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
     """Count the other runs: activations missing from the cache, windows alone, states of a layer."""
     layers, windows = prediction.adapter.layers, options.windows(prediction)
-    alone = sum(window.alone for window in windows)
+    alone = len(windows) * windows[0].alone
     flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
     read = pattern_runs(prediction, layers) + value_runs(prediction)
     inner = windows[0].layer is not None
-    return flows * read + alone + inner * max(1, alone) + put_back(options, windows)
+    frozen = options.recipe.windowed and options.window_mode == "frozen"
+    return flows * read + alone + inner * max(1, alone) + (frozen and put_back(options, windows))
 
 
 def put_back(options: HetaOptions, windows: Sequence[Window]) -> bool:
     """Whether a run must read the clean states between a window and the tail, since the model cannot continue."""
-    if not any(held_between(options, window) for window in windows):
+    if not any(map(held_between, windows)):
         return False
     prediction, layer = windows[0].whole, windows[0].layer
     own = set[int]() if layer is None else {layer}

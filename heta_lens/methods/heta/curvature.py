@@ -24,7 +24,6 @@ from torch import Tensor
 
 from heta_lens._util.numerics import Samples, student_t
 from heta_lens._util.target_kinds import kind_of
-from heta_lens._util.work import Done
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
     Pairs,
@@ -93,7 +92,6 @@ class Task:
 
     window: Window
     batches: Batches
-    done: Done
     precise: frozenset[int] = frozenset()  # positions to be probed alone, where cross-talk hides a small curvature
 
 
@@ -246,7 +244,7 @@ class ProbedHessian(Probed):
 
     def matrix(self, task: Task, rerun: Rerun) -> HessianOperator:
         """Return the matrix over the states of a rerun."""
-        return hessian(rerun, task.batches, task.done, checkpoint=self.checkpoint)
+        return hessian(rerun, task.batches, checkpoint=self.checkpoint)
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
         groups = self.groups_of(len(probes))
@@ -311,7 +309,7 @@ class ProbedGaussNewton(ProbedHessian):
         super().check(prediction, length)
 
     def matrix(self, task: Task, rerun: Rerun) -> HessianOperator:
-        return gauss_newton(rerun, task.batches, task.done)
+        return gauss_newton(rerun, task.batches)
 
 
 @dataclass(frozen=True)
@@ -324,7 +322,7 @@ class LowRankHessian(Probed):
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
         window = task.window
-        operator = hessian(window.rerun(), task.batches, task.done, checkpoint=self.checkpoint)
+        operator = hessian(window.rerun(), task.batches, checkpoint=self.checkpoint)
         every = torch.stack(self.signs(task, probes, range(len(window.span))), dim=1)
         n, d = window.states.shape
         tests = gaussian(self.seed, window.span.start, min(self.rank + OVERSAMPLING, n * d), n, d)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from math import isnan
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
-from heta_lens._util.work import Done, Work, counting
+from heta_lens._util.work import Progress, counting
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import agreement, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
@@ -42,16 +41,15 @@ def drops(
     mask: Mask,
     members: Bool[Tensor, "subset pos"],
     batch: int | Literal["auto"],
-    done: Done,
 ) -> Float[Tensor, "subset"]:
     """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
     batches = prediction.prompt.batches(batch, len(prediction))
-    left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches, done)
+    left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches)
     return prediction.value - left
 
 
 @torch.no_grad()
-def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[float]:
+def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
     """Return the drop of g for every target when the whole context is masked: the sum of additive scores.
 
     A single run serves all targets, which are of one prompt, the longest context last.
@@ -59,7 +57,6 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[f
     longest = targets[-1]
     rerun = longest.rerun(read=[len(target) - 1 for target in targets])
     masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
-    done(1)
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
 
 
@@ -90,7 +87,7 @@ def audited(
     options: HetaOptions,
     prediction: Prediction,
     score: Float[Tensor, "pos"],
-    work: Work,
+    work: Progress,
     explain_fully: Callable[[], Sequence[Scores]],
 ) -> dict[str, Any]:
     """Measure how well scores add up to the effects of masking sets of tokens (``faithfulness``).
@@ -100,9 +97,12 @@ def audited(
     generator = prompt_generator(options.seed, prediction.ids)
     members = subsets(generator, len(prediction)).to(score.device)
     order = torch.from_numpy(generator.permutation(len(members)))
-    with counting(Counter()):  # every set is a row, and reported as audited
-        dropped = drops(prediction, options.mask, members, options.batch, partial(work.add, "audit"))
-    facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, order)}
+    with counting(Counter(), work.bar) as ran:
+        dropped = drops(prediction, options.mask, members, options.batch)
+    facts: dict[str, Any] = {
+        "faithfulness": faithfulness(dropped, members.to(score) @ score, order),
+        "audit": ran["forwards"],
+    }
     if not options.recipe.approximate:
         return facts
     (full,) = explain_fully()

@@ -86,7 +86,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
     with working({"predictions": len(predictions)}, method.progress) as work:
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))
-            work.add("predictions", 1)
+            work.advance("predictions", 1)
     table = pd.concat(tables, ignore_index=True)
     beta, gamma = factors(table, MODELS["fitted"])
     held_out = held_out_errors(table, folds_of(table["prediction"].to_numpy(), folds, seed))
@@ -125,7 +125,7 @@ def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> pd
     }
     members = subsets(prompt_generator(seed, prediction.ids), len(prediction))
     with prediction.running():
-        dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch, lambda _: None)
+        dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch)
     sums = {name: (members.to(feature) @ feature).double().numpy() for name, feature in features.items()}
     return pd.DataFrame({**sums, "drop": dropped.double().cpu().numpy(), "prediction": number})
 

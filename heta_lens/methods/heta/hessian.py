@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from heta_lens._util.target_kinds import TargetFunction, function_name
-from heta_lens._util.work import Done, count
+from heta_lens._util.work import count
 from heta_lens.model.batching import Batches, out_of_memory
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import values_of
@@ -68,14 +68,14 @@ class ExactHessian(HessianOperator):
     states: Float[Tensor, "pos d"]
     gradient: Float[Tensor, "pos d"]
     batches: Batches
-    done: Done
 
     @property
     def like(self) -> Float[Tensor, "pos d"]:
         return self.states
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        multiply = partial(vector_jacobian_products, self.gradient[places], self.states, done=self.done)
+        multiply = partial(vector_jacobian_products, self.gradient[places], self.states)
+        count("hvps", len(directions))
         return self.batches.map(multiply, directions.to(self.states), len(self.states))
 
 
@@ -88,7 +88,6 @@ class GaussNewton(HessianOperator):
     weights: Float[Tensor, "vocab"]
     weighted_gradient: Float[Tensor, "pos d"]  # Jᵀ w
     batches: Batches
-    done: Done
 
     @property
     def like(self) -> Float[Tensor, "pos d"]:
@@ -97,19 +96,20 @@ class GaussNewton(HessianOperator):
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         push = partial(vector_jacobian_products, self.weighted_gradient[places], self.weights)
         pushed = self.batches.map(push, directions.to(self.weights), len(self.states))
-        pull = partial(vector_jacobian_products, self.log_probs, self.states, done=self.done)
+        pull = partial(vector_jacobian_products, self.log_probs, self.states)
+        count("hvps", len(directions))
         return self.batches.map(pull, -self.log_probs.detach().exp() * pushed, len(self.states))
 
 
-def hessian(rerun: Rerun, batches: Batches, done: Done, *, checkpoint: bool = False) -> HessianOperator:
+def hessian(rerun: Rerun, batches: Batches, *, checkpoint: bool = False) -> HessianOperator:
     """Return the Hessian of g by the rerun's states; with ``checkpoint``, keeping the graph of one block at a time."""
     layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.layers)
     if checkpoint and layers:
-        return BlockwiseHessian([rerun, *(replace(rerun, layer=layer) for layer in layers)], batches, done)
-    return ExactHessian(*differentiate(rerun), batches, done)
+        return BlockwiseHessian([rerun, *(replace(rerun, layer=layer) for layer in layers)], batches)
+    return ExactHessian(*differentiate(rerun), batches)
 
 
-def gauss_newton(rerun: Rerun, batches: Batches, done: Done) -> HessianOperator:
+def gauss_newton(rerun: Rerun, batches: Batches) -> HessianOperator:
     """Return ``-Jᵀ (diag(p) - p pᵀ) J`` with J the Jacobian of the logits: the Hessian of log p without J's own.
 
     For the Jacobian of log-probabilities, which differs by a constant per column, the matrix is ``-Jᵀ diag(p) J``.
@@ -119,7 +119,7 @@ def gauss_newton(rerun: Rerun, batches: Batches, done: Done) -> HessianOperator:
     weights = torch.zeros_like(log_probs, requires_grad=True)
     (weighted_gradient,) = torch.autograd.grad(log_probs, leaf, weights, create_graph=True)
     count("backwards", 1)
-    return GaussNewton(leaf, log_probs, weights, weighted_gradient, batches, done)
+    return GaussNewton(leaf, log_probs, weights, weighted_gradient, batches)
 
 
 def differentiate(rerun: Rerun, *, again: bool = True) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
@@ -130,11 +130,7 @@ def differentiate(rerun: Rerun, *, again: bool = True) -> tuple[Float[Tensor, "p
     return leaf, gradient
 
 
-def uncounted(units: int) -> None:
-    """Do nothing: the caller counts these products."""
-
-
-def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor, *, done: Done = uncounted) -> Tensor:
+def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
     """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
     products = None
     if not outputs.requires_grad:  # the outputs are constant
@@ -152,7 +148,6 @@ def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor
     if products is None:
         one = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
         products = torch.stack([one(direction)[0] for direction in directions])
-    done(len(directions))
     return products
 
 
@@ -173,7 +168,6 @@ class BlockwiseHessian(HessianOperator):
 
     reruns: Sequence[Rerun]  # from the states that enter every block; from the last on, g is the top
     batches: Batches
-    done: Done
 
     @property
     def like(self) -> Float[Tensor, "pos d"]:
@@ -203,16 +197,17 @@ class BlockwiseHessian(HessianOperator):
                 weights = torch.zeros_like(states, requires_grad=True)
                 pulled = _pulled(rerun, states, weights)[2]
                 arriving.append(vector_jacobian_products(pulled, weights, arriving[-1]))
-            products = hessian(self.reruns[-1], self.batches, uncounted).matmat(arriving[-1])
+            top, gradient = differentiate(self.reruns[-1])
+            products = vector_jacobian_products(gradient, top, arriving[-1])
             for (rerun, states), gradient, along in reversed([*zip(blocks, self.leaving, arriving, strict=False)]):
                 leaf, left, pulled = _pulled(rerun, states, gradient)
                 products = vector_jacobian_products(left, leaf, products)
                 products = products + vector_jacobian_products(pulled, leaf, along)
             count("forwards", 1)  # for the blocks; the top counts its own, for the second time
             count("backwards", 1)
-            self.done(len(few))
             return products
 
+        count("hvps", len(directions))
         return self.batches.map(multiply, directions.to(self.like), len(self.like))
 
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
 from heta_lens._util.python import quietly
-from heta_lens._util.work import Work, counting, working
+from heta_lens._util.work import Progress, Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
-from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
+from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_of
 from heta_lens.methods.heta.curvature import Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
@@ -115,15 +115,15 @@ class Heta(HetaOptions, Method):
         lengths = list(map(len, predictions))
         if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
-        results, expected = list[Attribution](), Counter[str]()
+        results, expected = list[Attribution](), Work()
         with holding(predictions):
             for prediction in predictions:
                 self.check(prediction)
             groups = self.sharing_runs(predictions)
             for group in groups:
-                expected.update(work_ahead(self, group))
+                expected += work_of(self, group)
             cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
-            with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
+            with predictions[0].running(), working(vars(expected), self.progress, cheaper) as work:
                 for group in groups:
                     for prediction, result in zip(group, self.explain_together(group, work), strict=True):
                         signed = self.directed
@@ -152,14 +152,14 @@ class Heta(HetaOptions, Method):
                 logits = prediction.logits
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
-    def work(self, prediction: Prediction) -> dict[str, int]:
-        """Return how many forwards and HVPs lie ahead, at most."""
-        return work_ahead(self, [prediction])
+    def work(self, prediction: Prediction) -> Work:
+        """Return the work that lies ahead, at most."""
+        return work_of(self, [prediction])
 
-    def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        return self.explain_together([prediction], progress)[0]
+    def explain(self, prediction: Prediction) -> Scores:
+        return self.explain_together([prediction], Progress())[0]
 
-    def explain_together(self, predictions: Sequence[Prediction], work: Work) -> list[Scores]:
+    def explain_together(self, predictions: Sequence[Prediction], work: Progress) -> list[Scores]:
         """Explain predictions that share masked forwards.
 
         For every token i of a context whose last position T predicts the target:
@@ -172,8 +172,8 @@ class Heta(HetaOptions, Method):
         windows = [self.windows(prediction) for prediction in predictions]
         with work.step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
-            drops = whole_drops(predictions, self.mask, partial(shared.add, "forwards"))
-            effects = _masked_effects(self, predictions, windows[-1], shared)
+            drops = whole_drops(predictions, self.mask)
+            effects = _masked_effects(self, predictions, windows[-1])
         cost = shared.cost()
         facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
@@ -192,7 +192,7 @@ def _scored(
     windows: Sequence[Window],
     masked: MaskedEffects | None,
     drop: float,
-    work: Work,
+    work: Progress,
 ) -> Scores:
     """Compute the gate, estimate the curvature, and combine both with the information."""
     information = None if masked is None else masked.divergence
@@ -201,8 +201,8 @@ def _scored(
     mass, gate_facts = gate_of(method, prediction, windows)
     parts, probing, pairs = Parts(mass, None, information, *method.weights, method.combine), dict[str, Any](), None
     if method.estimator is not None:
-        at_once, count = product_batches(method, windows), partial(work.add, "hvps")
-        tasks = [Task(window, at_once, count, parts.where_curvature_decides) for window in windows]
+        at_once = product_batches(method, windows)
+        tasks = [Task(window, at_once, parts.where_curvature_decides) for window in windows]
         curvature, probing = estimated_curvature(method.estimator, tasks, parts, method.balance)
         parts, pairs = replace(parts, curvature=curvature), curvature.pairs
     score = parts.score(method.balance)
@@ -246,7 +246,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
 
 
 def _masked_effects(
-    method: Heta, predictions: Sequence[Prediction], windows: Sequence[Window], work: Work
+    method: Heta, predictions: Sequence[Prediction], windows: Sequence[Window]
 ) -> Sequence[MaskedEffects | None]:
     """Mask every token for every prediction, and average over the windows that score the token."""
     if not method.weights[1]:
@@ -259,7 +259,6 @@ def _masked_effects(
             method.mask,
             DIVERGENCES[method.kl],
             batches=batches,
-            done=partial(work.add, "forwards"),
             start=window.start,
             stop=window.stop,
             positions=[position - window.span.start + window.start for position in window.scored],

@@ -32,10 +32,6 @@ from heta_lens.model.batching import Batches
 N, D = 3, 4
 
 
-def ignored(units: int) -> None:
-    pass
-
-
 def quadratic(matrix: torch.Tensor) -> HessianOperator:
     at = torch.randn(N, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     return hessian_from(oracles.quadratic(matrix), at)(0)
@@ -75,8 +71,8 @@ def test_the_operators_of_a_model_are_the_dense_hessian_and_gauss_newton_matrix(
     prediction = predict(model, zoo.prompt(model, N), 9)
     with prediction.running():
         states, log_probs = prediction.embeddings, prediction.rerun().log_probs
-        exact = hessian(prediction.rerun(), Batches(4), ignored)
-        newton = gauss_newton(prediction.rerun(), Batches(4), ignored)
+        exact = hessian(prediction.rerun(), Batches(4))
+        newton = gauss_newton(prediction.rerun(), Batches(4))
         assert isinstance(exact, ExactHessian) and isinstance(newton, GaussNewton)
         dense = (
             torch.autograd.functional.hessian(lambda e: prediction.rerun().g(e[None])[0], states)

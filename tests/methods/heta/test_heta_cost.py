@@ -13,10 +13,10 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain, predict
-from heta_lens.api import METHODS
 from heta_lens.methods.heta.cost import cheaper_way
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.options import VARIANTS
+from heta_lens.methods.registry import METHODS
 from heta_lens.model.adapter import ModelAdapter
 
 N = 24
