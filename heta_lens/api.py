@@ -1,6 +1,8 @@
 """The verb `attribute`, for a token, a span or a batch of prompts, and `estimate` for the cost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, SupportsIndex
 
 from heta_lens.attribution import Attribution
@@ -44,9 +46,11 @@ def attribute(
         attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
         attribution.plot()
     """
-    explain = method_of(method, options)
+    explain, begun = method_of(method, options), perf_counter()
     with holding(cache):
-        return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+        result = explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+    cost = replace(result.diagnostics.cost, seconds=perf_counter() - begun)  # all that was waited, with the checks
+    return replace(result, diagnostics=replace(result.diagnostics, cost=cost))
 
 
 @one_at_a_time("cache")

@@ -51,6 +51,7 @@ def test_an_interrupt_ends_an_import_at_once(monkeypatch: pytest.MonkeyPatch, tm
     assert ended == before, "elsewhere Python's own exception is raised"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_terminal_that_does_not_know_its_width_is_printed_to() -> None:
     command = [sys.executable, "-m", "heta_lens", "attribute", TEXT, "-m", "random"]

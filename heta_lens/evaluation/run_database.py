@@ -532,7 +532,7 @@ def opened(
             _check_schema(database)
             _check_request(database, request)
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
-            _add_tasks(db, request["methods"], instances, metrics, retry_failed)
+            _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
         del database.meta
         yield database
 

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -128,6 +128,7 @@ def _loads(model: Any) -> bool:
     return callable(model) and not isinstance(model, nn.Module)
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """What explains and measures a prompt: a `PromptEvaluator`, say."""
 

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, nan
+from statistics import fmean
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
+import psutil
 import torch
 from einops import repeat
 
@@ -27,6 +29,7 @@ TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see
 HELD = 1.15  # bytes that the allocator holds for each that is in use
 CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
 MINUTE, HOUR = 60, 3600
+UNEQUAL, BUSY = 1.2, 0.75  # times longer that a range is printed from; processes a core that make a machine busy
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class Estimate:
 
     What may stop early is counted as if it did not, and what a method works out beside its runs, such as GiLOT's
     transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
-    of it the work is worth. ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
-    ``cheaper`` are other options and what they would cost, the cheapest last.
+    of it the work is worth. ``seconds`` follow from trial runs, whose slowest took ``spread`` times the fastest.
+    ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once. ``cheaper`` are other options
+    and what they would cost, the cheapest last.
     """
 
     options: dict[str, Any]
@@ -52,6 +56,7 @@ class Estimate:
     backwards: int = 0
     method: str = "heta"
     predictions: int = 1
+    spread: float = 1.0
 
     def __repr__(self) -> str:
         lines = [f"{self._name} {self._what}: {self._size}", *self._advice]
@@ -77,24 +82,36 @@ class Estimate:
             "backwards": self.backwards,
         }
         work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
-        size = f"{_duration(self.seconds)}, {self.memory / 2**30:.1f} GiB"
-        return f"{work}, worth {self.runs:,.0f} plain ones; about {size}"
+        return f"{work}, worth {self.runs:,.0f} plain ones; about {self._time_and_memory}"
+
+    @property
+    def _time_and_memory(self) -> str:
+        """The time, as a range where trial runs took unequally long, and the memory."""
+        least = 2 * self.seconds / (1 + self.spread)
+        ends = [_duration(self.seconds)] if self.spread < UNEQUAL else map(_duration, (least, self.spread * least))
+        return f"{' to '.join(ends)}, {self.memory / 2**30:.1f} GiB"
 
     @property
     def _advice(self) -> Iterator[str]:
         if self.memory > self.free:
             yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
+        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+        if load > BUSY * cores:
+            yield f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less"
         for other in self.cheaper:
-            size = f"{_duration(other.seconds)}, {other.memory / 2**30:.1f} GiB"
-            yield f"  {other._name}: about {size}"
+            yield f"  {other._name}: about {other._time_and_memory}"
 
 
 class Speed(NamedTuple):
-    """Seconds that one position takes: in a forward without gradients, in a graph of g's gradient, in a product."""
+    """Seconds that one position takes: in a forward without gradients, in a graph of g's gradient, in a product.
+
+    ``spread`` is how many times longer the slowest trial took than the fastest.
+    """
 
     forward: float
     graph: float = nan
     product: float = nan
+    spread: float = 1.0
 
     def of(self, work: Positions) -> float:
         products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
@@ -157,20 +174,30 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
         def product(copies: int) -> float:
             return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
 
-        forwards = _lasting(lambda: forward(1), lambda: forward(masked)) / (masked * n)
+        forwards = _lasting(lambda: forward(1), lambda: forward(masked))
         if not products:
-            return Speed(forwards)
+            return Speed(fmean(forwards) / (masked * n), spread=_spread(forwards))
         operator = graph()
-        graphs = _lasting(lambda: product(1), graph) / n
-        return Speed(forwards, graphs, _lasting(lambda: None, lambda: product(probed)) / (probed * n))
+        graphs = _lasting(lambda: product(1), graph)
+        taken = _lasting(lambda: None, lambda: product(probed))
+        per_position = fmean(forwards) / (masked * n), fmean(graphs) / n, fmean(taken) / (probed * n)
+        return Speed(*per_position, _spread(forwards, graphs, taken))
 
 
-def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> float:
-    """Seconds, after what makes the first run take longer."""
+def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> list[float]:
+    """Return the seconds of two runs, after what makes the first run take longer."""
     before()
-    begun = perf_counter()
-    run()
-    return perf_counter() - begun
+    seconds = []
+    for _ in range(2):
+        begun = perf_counter()
+        run()
+        seconds.append(perf_counter() - begun)
+    return seconds
+
+
+def _spread(*trials: Sequence[float]) -> float:
+    fastest = sum(map(min, trials))
+    return sum(map(max, trials)) / fastest if fastest else 1.0
 
 
 def _summed(costs: Sequence[Estimate]) -> Estimate:
@@ -205,6 +232,7 @@ def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, fr
         memory=step.needed,
         batch=step.copies,
         free=free,
+        spread=speed.spread,
     )
     full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
     return replace(_summed([cost, *full]), options=cost.options, batch=cost.batch, predictions=len(predictions))
@@ -248,6 +276,7 @@ def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: i
         batch=step.copies,
         free=free,
         method=method.name,
+        spread=speed.spread,
     )
 
 

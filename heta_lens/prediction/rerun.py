@@ -215,25 +215,29 @@ class LivePatterns:
     """The patterns of a prompt by layer, in any order, with a single pattern in memory at a time.
 
     A pattern has heads · positions² entries, the input of a layer positions · width. So one run of the model notes the
-    input of every layer, and a block alone then computes its pattern: in all, about two runs. (The gate begins with the
-    last layer, so patterns cannot be used in the order of a run. Queries and keys would take more memory, and every
-    architecture masks, caps, biases or sinks their products differently.) Where blocks cannot run alone, every pattern
-    takes a run of the whole model.
+    input of every layer and the first pattern, and a block alone then computes each other pattern: in all, about two
+    runs. (The gate begins with the last layer, so patterns cannot be used in the order of a run. Queries and keys would
+    take more memory, and every architecture masks, caps, biases or sinks their products differently.) Where blocks
+    cannot run alone, every pattern takes a run of the whole model.
     """
 
     prompt: Prompt
     inputs: dict[int, Float[Tensor, "1 pos d"]] = field(default_factory=dict)  # the states that enter every layer
+    asked: list[int] = field(default_factory=list)  # layers, in the order of their patterns
 
     @torch.no_grad()
     def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
         prompt, name = self.prompt, pattern_name(layer)
         if prompt.adapter.layers > 1 and prompt.blocks_alone.same:
-            if not self.inputs:
-                count("forwards", 1)  # for all the blocks that will run alone
-                self.inputs.update(prompt.adapter.streams(prompt.ids[None], range(prompt.adapter.layers)))
             patterns: dict[str, Tensor] = {}
-            hooks = {prompt.adapter.stream_name(layer): put(self.inputs[layer]), name: note(patterns, name)}
-            prompt.adapter.run(prompt.ids[None], hooks, only=layer)
+            hooks: dict[str, Hook] = {name: note(patterns, name)}
+            if not self.inputs:
+                self.inputs.update(prompt.adapter.streams(prompt.ids[None], range(prompt.adapter.layers), hooks))
+            else:
+                count("forwards", int(len(self.asked) == 1))  # for all the blocks that will run alone
+                hooks[prompt.adapter.stream_name(layer)] = put(self.inputs[layer])
+                prompt.adapter.run(prompt.ids[None], hooks, only=layer)
+            self.asked.append(layer)
             pattern = patterns[name][0]
         else:
             (pattern,) = live(prompt.adapter, prompt.ids, [name], hooked=bool(prompt.user_hooks))

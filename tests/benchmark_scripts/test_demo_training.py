@@ -62,6 +62,7 @@ def test_a_question_is_read_as_if_it_were_the_only_one() -> None:
             assert int(batch.found[1, end]) == vocabulary()[question.place]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

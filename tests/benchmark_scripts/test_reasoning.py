@@ -59,6 +59,7 @@ def check_mask(batch: reasoning_model.Batch, row: int, part: int) -> None:
     assert batch.places[row, at].tolist() == [*range(start, start + len(at))]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_training_changes_attention_alone(tmp_path: Path) -> None:
     reasoning_model.train(tmp_path / "weights", steps=1)

@@ -139,6 +139,7 @@ def test_a_contest_is_won_by_the_highest_number() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ certainty
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_same_prompt_is_predicted_with_more_certainty() -> None:
     prompt, one = case(), certainty.FACTORS.index(1.0)

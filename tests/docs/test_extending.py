@@ -53,6 +53,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_method_is_used_by_attribute(installed: Path) -> None:
     assert "explained" in python(installed, "-W", "error::UserWarning", "-c", ATTRIBUTE)

@@ -22,6 +22,7 @@ from helpers.asking import doubts_allowed
 from helpers.gguf_files import small_llama, write_gguf
 from heta_lens.cli import app
 from heta_lens.data import recall
+from heta_lens.data.suites import suite
 
 ELSEWHERE = {
     "five_minutes.md": "test_readme.py", "demo_model.md": "test_readme.py", "reasoning.md": "test_reasoning_page.py",
@@ -107,6 +108,8 @@ def test_python_runs_from_top_to_bottom(page: Path) -> None:
         known["model"] = chats.bridge()
     if page.name == "many_prompts.md":
         Path("scores.parquet").write_bytes(parquet())
+    if page.name == "evaluation.md":
+        heta_lens.evaluation.evaluate("demo", suite("recall", limit=2), ["recency"], ["morf"], "results")
     with doubts_allowed():
         for block, number in zip(code(page, "python"), count(), strict=False):
             exec(compile(block, f"{page.name}, block {number}", "exec"), known)

@@ -43,5 +43,5 @@ def test_pages_of_the_api_show_nothing_of_this_machine(site: Path, name: str) ->
 @pytest.mark.thorough
 def test_methods_have_the_options_that_they_inherit(site: Path) -> None:
     page = re.sub("<[^>]+>", "", (site / "baselines" / "index.html").read_text(encoding="utf-8"))
-    lime = page.partition("lime.Lime")[2].partition("kernel_shap")[0]
+    lime = page.partition("surrogates.Lime")[2].partition("kernel_shap")[0]
     assert "keep_bos" in lime and re.search(r"batch: \w+ copies|batch: ", lime) and "Cost: " in lime

@@ -165,6 +165,7 @@ def test_folders_that_cannot_be_merged_are_refused(shards: Path, tmp_path: Path)
         merge(shards)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_methods_may_be_added_to_shards_and_to_the_merged_evaluation(shards: Path, tmp_path: Path) -> None:
     assert merge(shards) == 21

@@ -214,6 +214,7 @@ def test_a_killed_worker_costs_one_method_of_a_prompt(
     assert len(read_records(tmp_path / "p")) == 12
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_of_a_loading_model_is_raised_here(

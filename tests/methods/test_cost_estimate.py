@@ -1,6 +1,7 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,8 +118,8 @@ def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch:
     ids = zoo.prompt(model, 48)
     prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
     before = ran[0]
-    assert timed(prediction) == Speed(1.0, 1.0, 0.0)
-    assert ran[0] - before == 48 * (1 + 3 + 1 + 1)  # a copy, 48 / 16 copies, a graph twice
+    assert timed(prediction) == Speed(1.0, 1.0, 0.0, 1.0)
+    assert ran[0] - before == 48 * (1 + 2 * 3 + 1 + 2)  # a copy, 48 / 16 copies twice, a graph and two trials of it
     assert estimate(model, ids, support="row").seconds == (CHECKS + 1 + 48 + 1) * 48
 
 
@@ -141,3 +142,12 @@ def test_long_work_is_warned_of_before_it_starts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(base, "LONG", 0.0)
     with pytest.warns(UserWarning, match=r"takes up to .* 500 backwards here, about 0 min: lower steps, or choose"):
         explain(model, ids, method="integrated_gradients", steps=500)
+
+
+def test_a_busy_machine_is_named_and_unequal_trials_give_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.native_bridge()
+    expected = replace(estimate(model, zoo.prompt(model, 12), method="leave_one_out"), seconds=9.0, spread=2.0)
+    for load, named in (0.0, False), (99.0, True):
+        monkeypatch.setattr("psutil.getloadavg", lambda load=load: (load, load, load))
+        assert "about 6.0 s to 12 s, " in repr(expected) and ("busy machine (load 99.0" in repr(expected)) == named
+    assert "about 9.0 s, " in repr(replace(expected, spread=1.1))

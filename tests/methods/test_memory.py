@@ -41,7 +41,7 @@ def model_of(config: Any, dtype: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(quick=0, test=4)
+@pytest.mark.sample(quick=0, test=2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("config", "dtype", "tokens", "method", "options"), POINTS)

@@ -353,8 +353,8 @@ class SquaredGradient(Estimator):
 
 # -------------------------------------------------------------------------------------------- probing a matrix's blocks
 def own_products(
-    matrix: HessianOperator, places: Sequence[int], directions: Sequence[Float[Tensor, "k d"]], at_once: int
-) -> Iterator[Float[Tensor, "k d"]]:
+    matrix: HessianOperator, places: Sequence[int], directions: Sequence[Float[Tensor, "_ d"]], at_once: int
+) -> Iterator[Float[Tensor, "_ d"]]:
     """Yield ``Π_i H Π_i u``, at i alone, for the token i at every place and each of its directions u.
 
     The products of several tokens run together; each has its direction at another place.
