@@ -55,7 +55,7 @@ CREATE TABLE tasks (
 );
 CREATE INDEX tasks_by_state ON tasks (state);
 CREATE TABLE metrics (
-    prompt TEXT NOT NULL, method TEXT NOT NULL, metric TEXT NOT NULL, value REAL, against REAL,
+    prompt TEXT NOT NULL, method TEXT NOT NULL, metric TEXT NOT NULL, value REAL, against REAL, terms TEXT,
     degenerate INTEGER NOT NULL, failed INTEGER NOT NULL, reason TEXT NOT NULL, raised_at TEXT NOT NULL,
     PRIMARY KEY (prompt, method, metric)
 );
@@ -312,7 +312,7 @@ class RunDatabase:
             if attribution is not None:
                 self._write_scores(db, key, attribution)
             rows = [_metric_row(record, name) for name in record.values]
-            db.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({', '.join('?' * 9)})", rows)
+            db.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({', '.join('?' * 10)})", rows)
         return True
 
     def _write_explained(self, db: sqlite3.Connection, record: Record) -> None:
@@ -383,7 +383,7 @@ class RunDatabase:
 
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
-        return dict(self.rows("SELECT state, count(*) FROM tasks GROUP BY state"))  # type: ignore[arg-type]
+        return dict(self.rows("SELECT state, count(*) FROM tasks GROUP BY state"))
 
     def records(self) -> list[Record]:
         """Return the results of ended tasks, by prompt and method."""
@@ -406,16 +406,18 @@ class RunDatabase:
 
 
 def _metric_row(record: Record, name: str) -> list[Any]:
-    value, against, *_ = *terms(record.values[name]), None, None
+    found = terms(record.values[name])
+    value, against, *more = *found, None, None
+    every = json.dumps(found) if any(term is not None for term in more) else None  # of a table's grid of settings
     degenerate, failed = int(name in record.degenerate), int(name in record.errors)
     reason, raised_at = record.reasons.get(name, ""), record.errors.get(name, "")
-    return [*record.key, name, value, against, degenerate, failed, reason, raised_at]
+    return [*record.key, name, value, against, every, degenerate, failed, reason, raised_at]
 
 
 def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:
-    values: dict[str, Value] = {
-        row["metric"]: row["value"] if row["against"] is None else (row["value"], row["against"]) for row in metrics
-    }
+    values: dict[str, Value] = {row["metric"]: row["value"] for row in metrics}
+    values |= {row["metric"]: (row["value"], row["against"]) for row in metrics if row["against"] is not None}
+    values |= {row["metric"]: tuple(json.loads(row["terms"])) for row in metrics if row["terms"] is not None}
     return Record(
         instance=task["prompt"],
         method=task["method"],
@@ -438,7 +440,7 @@ def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:
 
 
 # ----------------------------------------------------------------------------------------------------- opening, closing
-def _connected(path: Path, **options: Any) -> sqlite3.Connection:
+def _connected(path: Path | str, **options: Any) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False, **options)
     connection.row_factory = sqlite3.Row
     return connection
@@ -484,11 +486,11 @@ def reading(folder: Path) -> Iterator[RunDatabase]:
         raise ValueError(f"{folder} holds no evaluation: heta-lens evaluate … --out {folder} makes one")
     address = path.resolve().as_uri()
     with ExitStack() as stack, in_words(path):
-        connection = stack.enter_context(closing(_connected(f"{address}?mode=ro", uri=True)))  # type: ignore[arg-type]
+        connection = stack.enter_context(closing(_connected(f"{address}?mode=ro", uri=True)))
         try:
             connection.execute("SELECT count(*) FROM meta")
         except sqlite3.OperationalError:  # a read-only folder, or a writer on a file system without a shared log
-            connection = stack.enter_context(closing(_connected(f"{address}?immutable=1", uri=True)))  # type: ignore[arg-type]
+            connection = stack.enter_context(closing(_connected(f"{address}?immutable=1", uri=True)))
         database = RunDatabase(path, connection)
         _check_schema(database)
         yield database
@@ -541,7 +543,7 @@ def _has_tables(path: Path) -> bool:
     """Tell if there is more than a file that another process is about to fill."""
     if not path.exists():
         return False
-    with suppress(sqlite3.DatabaseError), closing(_connected(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:  # type: ignore[arg-type]
+    with suppress(sqlite3.DatabaseError), closing(_connected(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
     return True
 
@@ -566,7 +568,7 @@ def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
     for name in changed:
         old, new = before.get(name), after.get(name)
         both = isinstance(old, Mapping) and isinstance(new, Mapping) and name not in ("methods", "metrics")
-        parts[name] = f"{name} (other {', '.join(_different_parts(old, new))})" if both else name  # type: ignore[arg-type]
+        parts[name] = f"{name} (other {', '.join(_different_parts(old, new))})" if both else name
     held = "; ".join(f"{kind}: {', '.join(before[kind])}" for kind in ("methods", "metrics") if kind in before)
     raise ValueError(
         f"{database.path} holds an evaluation with other {', '.join(parts.values())}: give another folder, or the "

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -261,6 +262,7 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
     try:
         connection.send(HELLO)
         setup: Setup = pickle.loads(connection.recv_bytes())
+        threading.Thread(target=_end_with, args=[connection], daemon=True).start()
         with warnings.catch_warnings():
             if silent:
                 warnings.simplefilter("ignore")
@@ -273,6 +275,13 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
     except Exception as error:
         with suppress(OSError):
             connection.send(Ended(_picklable(error)))
+
+
+def _end_with(connection: Connection) -> None:
+    """End this process with the command that started it, which sends nothing more and may be killed."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os._exit(1)
 
 
 @contextmanager

@@ -27,13 +27,24 @@ from heta_lens.evaluation.prompt_evaluation import (
     record_of,
 )
 from heta_lens.evaluation.report.results import counted
-from heta_lens.evaluation.reproduce.cells import RECIPES, Figure, Place, Printed, Recipe, Trial, figure, printed
+from heta_lens.evaluation.reproduce.cells import (
+    EVALUATORS,
+    RECIPES,
+    Figure,
+    Place,
+    Printed,
+    Recipe,
+    Trial,
+    figure,
+    printed,
+)
 from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
 from heta_lens.evaluation.reproduce.rows import Effort, recombined
 from heta_lens.evaluation.run_database import Record, opened
 from heta_lens.evaluation.runner import digest
 from heta_lens.evaluation.workers import Setup, work
 from heta_lens.methods.heta.heta import Heta
+from heta_lens.metrics import Metric
 from heta_lens.metrics.robustness import Explain
 from heta_lens.model import loading, tokenizer
 from heta_lens.model.weights import fingerprint
@@ -287,7 +298,7 @@ class Reproduction:
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
         metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
         loading_facts = {name: str(value) for name, value in self.load_options.items()}
-        folder = self.out / "figures" / source.label.replace(" ", ",")
+        folder = self.out / "figures" / self.printed.name / source.label.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
         request = {
             "model": self.model,
@@ -295,7 +306,8 @@ class Reproduction:
             **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
             "methods": {label: entry.recipe for label, entry in entries.items()},
         }
-        setup = Setup(lambda: model, entries, metrics, {}, {each.id: each for each in prompts})
+        of_trials = {name: Metric(name, lambda _: {}) for name in EVALUATORS}  # a trial has its own in their place
+        setup = Setup(lambda: model, entries, metrics, of_trials, {each.id: each for each in prompts})
         evaluator = RowEvaluator(model, identity, entries, self.effort, self._extra, prompts[0].id)
         columns = TextColumn(escape(legible(folder.name))), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         console = Console(stderr=True)
