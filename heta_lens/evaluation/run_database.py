@@ -383,7 +383,8 @@ class RunDatabase:
 
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
-        return dict(self.rows("SELECT state, count(*) FROM tasks GROUP BY state"))
+        rows = self.rows("SELECT state, count(*) AS tasks FROM tasks GROUP BY state")
+        return {row["state"]: row["tasks"] for row in rows}
 
     def records(self) -> list[Record]:
         """Return the results of ended tasks, by prompt and method."""
@@ -567,8 +568,9 @@ def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
     parts = {}
     for name in changed:
         old, new = before.get(name), after.get(name)
-        both = isinstance(old, Mapping) and isinstance(new, Mapping) and name not in ("methods", "metrics")
-        parts[name] = f"{name} (other {', '.join(_different_parts(old, new))})" if both else name
+        parts[name] = name
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and name not in ("methods", "metrics"):
+            parts[name] = f"{name} (other {', '.join(_different_parts(old, new))})"
     held = "; ".join(f"{kind}: {', '.join(before[kind])}" for kind in ("methods", "metrics") if kind in before)
     raise ValueError(
         f"{database.path} holds an evaluation with other {', '.join(parts.values())}: give another folder, or the "
