@@ -32,3 +32,17 @@ def test_the_model_itself_runs_once_for_all_targets(model: Any, cache: Any, ids:
     last = len(runs)
     attribute_span(cache, 2, tokens=ids, variant="kl_only")
     assert len(runs) == 2 * last
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("place", ["3", [3], 2.5, True])
+def test_a_place_that_is_no_whole_number_is_named(place: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    cache = cache_of(model, ids)
+    with pytest.raises(TypeError, match=r"position=.* must be a whole number"):
+        attribute(cache, tokens=ids, position=place)
+    with pytest.raises(TypeError, match=r"start=.* must be a whole number"):
+        attribute_span(cache, place, tokens=ids)
+    with pytest.raises(TypeError, match=r"stop=.* must be a whole number"):
+        attribute_span(cache, 2, place, tokens=ids)

@@ -292,9 +292,9 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (not isinstance(value, Tensor) and type(value) is type(default) and value == default)
 
 
-def check_names(method: Any, given: Iterable[str]) -> None:
+def check_names(method: type, given: Iterable[str]) -> None:
     """Refuse options that a method does not have, and list the ones it has."""
-    known = [*method.__dataclass_fields__]
+    known = list(map(attrgetter("name"), fields(method)))
     for name in given:
         if name not in known:
             title = getattr(method, "name", method.__name__)

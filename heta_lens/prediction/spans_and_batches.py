@@ -77,6 +77,9 @@ def batch_predictions(
 
 def span_of(cached: int, start: SupportsIndex, stop: SupportsIndex | None) -> range:
     """Return the positions to explain, counted from the front."""
+    for name, place in {"start": start, "stop": start if stop is None else stop}.items():
+        if not is_whole(place):
+            raise TypeError(f"{name}={place!r} must be a whole number: a place in the cached prompt")
     where = f"the span {start}:{'' if stop is None else stop}"
     last = cached if stop is None else stop
     return _counted(where, start, last, cached, cached, f"is beyond the cached prompt of {cached} tokens")

@@ -118,6 +118,10 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
         return cached
+    if not is_whole(position):
+        raise TypeError(
+            f"position={position!r} must be a whole number, a place in the cached prompt; or in a batch a list of them"
+        )
     place = index(position)
     if not -cached <= place < cached:
         last = cached - 1

@@ -30,6 +30,7 @@ from heta_lens._util.target_kinds import (
     kind_of,
     sides,
 )
+from heta_lens.methods.registry import method_of
 
 
 @dataclass(frozen=True)
@@ -229,3 +230,11 @@ def test_every_target_has_one_kind(target: Target, kind: str, two: tuple[object,
 def test_a_function_from_a_file_is_not_called_and_says_how_to_go_on() -> None:
     with pytest.raises(ValueError, match=r"the function margin, of which a file holds only the name: .*replace\("):
         SavedFunction("margin")(torch.zeros(3))
+
+
+def test_a_wrong_name_lists_the_options_alone() -> None:
+    with pytest.raises(TypeError, match=r"it has progress, batch, seed, .*samples") as error:
+        method_of("lime", {"sample": 3})
+    assert not {"family", "cost", "takes"} & {*re.findall(r"\w+", str(error.value).partition("it has")[2])}
+    with pytest.raises(TypeError, match="lime has no option 'family'"):
+        method_of("lime", {"family": "gradient"})
