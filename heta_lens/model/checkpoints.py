@@ -1,13 +1,12 @@
 """Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeVar
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -181,7 +180,7 @@ def read_from(name: str, kind: str, local: Path | None, read: Callable[[str], Re
     """Apply ``read`` to a folder or a name, without waiting for a hub that does not answer."""
     silent = not (local or constants.HF_HUB_OFFLINE or hub_answers(name))
     try:
-        with patch.object(constants, "HF_HUB_OFFLINE", silent or constants.HF_HUB_OFFLINE):
+        with _offline() if silent else nullcontext():
             return read(str(local or name))
     except (CheckpointError, MemoryError):
         raise
@@ -221,6 +220,20 @@ def hub_answers(name: str, seconds: float = ANSWER) -> bool:
     request.start()
     request.join(seconds)
     return any(answer.status_code < SERVER_ERRORS for answer in answers)
+
+
+_going_offline = Lock()  # two threads would restore each other's setting
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Make the hub's client use local files only."""
+    with _going_offline:
+        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 # ---------------------------------------------------------------------------------------------------------- gguf files
