@@ -67,8 +67,8 @@ def evaluate(
 
     The folder also gets the scores, which `load_scores` reads. Results that the folder has already are not computed
     again, so that an interrupted evaluation resumes and methods can be added. A folder with another evaluation is
-    refused: with other prompts or metrics, or with another model by its `fingerprint` (unless everything failed). So
-    is a folder that another evaluation is writing into.
+    refused: with other prompts or metrics, or with another model by its `fingerprint`. Several processes may evaluate
+    the same in one folder, and share the prompts.
 
     Args:
         model: a model, its name, a folder, or a function that loads the model. Several workers load a model each, and
@@ -110,13 +110,12 @@ def evaluate(
         )
     own = {name: metric for name, metric in by_name if name not in METRICS}
     by_label, by_id = {entry.label: entry for entry in entries}, {each.id: each for _, each in numbered}
-    load = (lambda: loaded(model)) if workers.here else loader(model)
+    load = partial(loaded, model) if workers.here else loader(model)
     setup = Setup(load, by_label, names, own, by_id, None if workers.here else workers.threads_each)
     with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, _progress(run, progress) as look:
         if workers.here:
             with threads_limited(workers.threads):
-                evaluator = PromptEvaluator(loaded(model), by_label)
-                work(run, setup, evaluator, longest_first=False, look=look)
+                work(run, setup, PromptEvaluator(load(), by_label), longest_first=False, look=look)
             return
         count = max(1, min(workers.count, len(numbered)))
         if workers.engine == "ray":

@@ -362,7 +362,7 @@ def work_on_ray(run: RunDatabase, setup: Setup, workers: Workers, count: int, lo
 def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, Any], kind: Any, look: Any) -> None:
     answers: dict[str, Any] = {name: actor.load.remote() for name, actor in actors.items()}
     claims: dict[str, Claim | None] = dict.fromkeys(actors)
-    deaths = 0
+    since, deaths = dict.fromkeys(actors, 0.0), 0
     while answers:
         waiting = {answer: name for name, answer in answers.items()}
         ready, _ = ray.wait([*waiting], num_returns=1, timeout=LOOK)
@@ -389,7 +389,10 @@ def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, 
                 run.check_model(fingerprint)
                 if different := [part for part, version in versions().items() if theirs.get(part) != version]:
                     raise ValueError(f"a worker has another installation (other {', '.join(different)})")
-            elif result is not None and run.commit(claims[name], *result):  # type: ignore[arg-type]
+            now = time.perf_counter()
+            waited, since[name] = now - since[name], now
+            claim = claims[name]
+            if claim is not None and result is not None and run.commit(claim, *result, waited=waited):
                 continue
             claims[name] = claim = run.claim(name, setup.metrics, longest_first=True)
             if claim is None:
