@@ -47,7 +47,7 @@ def run() -> None:
 def outcome(model: Any, proxy: Any, story: Story) -> dict[str, Any]:
     ids = model.to_tokens(story.text)
     prediction = Prediction.from_cache(ModelAdapter(model).cache(ids), story.answer, tokens=ids)
-    _ = prediction.prompt.prefix.kept
+    prediction.prompt.prefix()
     ways = {name: timed(partial(explained, prediction, proxy, options)) for name, options in WAYS.items()}
     alone = {
         "from the sentence on": timed(partial(explained, prediction, proxy, {"batch": 1})),

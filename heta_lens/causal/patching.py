@@ -212,7 +212,7 @@ class PatchedRuns:
         def run(cells: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
             first = int(rearrange(cells, "copy pos ... -> pos (copy ...)").any(1).nonzero()[0])
             # before the hook is on, because the kept keys and values must be corrupted ones
-            start = first if first and corrupted.prompt.prefix.kept is not None else 0
+            start = first if first and corrupted.prompt.prefix().kept is not None else 0
             put = partial(_put, cells[:, start:], self.activations[name][start:])
             states = repeat(corrupted.embeddings[start:], "pos d -> copy pos d", copy=len(cells))
             with corrupted.adapter.hooked([(name, put)]):

@@ -305,7 +305,7 @@ def ask(model: Any, instance: Instance) -> Prediction:
     if instance.answer is not None:
         first, *_ = prediction.spell(instance.answer)
         prediction = Prediction.from_cache(cache, first, tokens=prompt)
-    _ = prediction.prompt.prefix.kept
+    prediction.prompt.prefix()
     return prediction
 
 

@@ -65,7 +65,7 @@ class Writer:
     ) -> "Writer":
         """Create a writer after a prediction's context and ``more`` ids."""
         ids, prompt = torch.cat([prediction.ids, prediction.ids.new_tensor(more)]), prediction.prompt
-        resumes = prompt.prefix.kept is not None
+        resumes = prompt.prefix().kept is not None
         if not resumes and "changes" in prompt.reuse:
             why = "with the key-value cache of these versions of TransformerLens and transformers it would write others"
             warn_once(f"the model writes every token by a whole run, because {why}: model.generate may do so")

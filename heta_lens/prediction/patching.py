@@ -158,7 +158,7 @@ class Pair:
     def span(self, rows: Bool[Tensor, "copy pos"]) -> tuple[int, int]:
         """Return the range of the context with the groups; the range starts at 0 if runs cannot begin later."""
         positions = rows.any(0).nonzero().flatten().tolist() or [len(self.prediction) - 1]
-        resumes = self.prediction.prompt.prefix.kept is not None and self.source.prompt.prefix.kept is not None
+        resumes = self.prediction.prompt.prefix().kept is not None and self.source.prompt.prefix().kept is not None
         return positions[0] if resumes else 0, positions[-1] + 1
 
     def replaced(self, prediction: Prediction, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos d"]:

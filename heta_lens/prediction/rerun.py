@@ -144,7 +144,6 @@ class Prompt:
         return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
     # Fields, not cached properties: before Python 3.12 the lock of those would wait for the model's, and the other way.
-    @property
     @one_at_a_time("self")
     def prefix(self) -> Prefix:
         """The clean keys and values that runs continue from, if this model can continue; measured when first needed."""
@@ -159,9 +158,8 @@ class Prompt:
     @property
     def reuse(self) -> str:
         """A sentence on prefix reuse for the diagnostics: on, or off and the reason."""
-        return self.prefix.note if self.user_hooks or self.known_prefix else "not needed"
+        return self.prefix().note if self.user_hooks or self.known_prefix else "not needed"
 
-    @property
     @one_at_a_time("self")
     def blocks_alone(self) -> BlocksAlone:
         """Whether blocks can run without the others; measured when first needed."""
@@ -199,7 +197,7 @@ class Prompt:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""
         if not positions:
             return []
-        return [list(positions)] if self.prefix.kept is None else shared_starts(positions, stop, start_cost)
+        return [list(positions)] if self.prefix().kept is None else shared_starts(positions, stop, start_cost)
 
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: ReadAt = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Return logits after other ids; the user's hooks see one prompt at a time."""
@@ -228,7 +226,7 @@ class LivePatterns:
     @torch.no_grad()
     def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
         prompt, name = self.prompt, pattern_name(layer)
-        if prompt.adapter.layers > 1 and prompt.blocks_alone.same:
+        if prompt.adapter.layers > 1 and prompt.blocks_alone().same:
             patterns: dict[str, Tensor] = {}
             hooks: dict[str, Hook] = {name: note(patterns, name)}
             if not self.inputs:
@@ -290,7 +288,7 @@ class Rerun:
         if prompt.one_by_one and batch > 1:
             return torch.cat([self.logits(copy[None]) for copy in states])
         gap = self.stop < self.tail  # positions that stay clean between a window and the tail
-        kept = prompt.prefix.kept if self.start or gap else None
+        kept = prompt.prefix().kept if self.start or gap else None
         if kept is None:
             logits = self._from_the_first_token(states)
         else:
@@ -331,7 +329,7 @@ class Rerun:
     def through_block(self, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         """Return what leaves the layer's block (the first, for embeddings) at ``start:end``, with these states."""
         adapter, layer = self.prompt.adapter, self.layer or 0
-        kept = self.prompt.prefix.kept if self.start else None
+        kept = self.prompt.prefix().kept if self.start else None
         begin = self.start if kept else 0
         past = adapter.resume(kept, self.start, self.end, 1) if kept else None
         left = dict[int, Tensor]()
@@ -344,7 +342,7 @@ class Rerun:
     def _first(self) -> int:
         """The first block that has to run: the blocks below the layer are skipped, where blocks can run alone."""
         layer = min(self.layer or 0, self.prompt.adapter.layers - 1)
-        return layer if layer and self.prompt.blocks_alone.same else 0
+        return layer if layer and self.prompt.blocks_alone().same else 0
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
         return repeat(self.prompt.ids[start:stop], "pos -> batch pos", batch=batch)

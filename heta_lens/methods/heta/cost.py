@@ -116,7 +116,7 @@ def longest_run(options: HetaOptions, windows: Sequence[Window]) -> int:
     span, prediction = max(len(window.span) for window in windows), windows[0].whole
     if not (options.recipe.windowed and options.window_mode == "frozen"):
         return span
-    return len(prediction) if prediction.prompt.prefix.kept is None else min(span + TAIL, len(prediction))
+    return len(prediction) if prediction.prompt.prefix().kept is None else min(span + TAIL, len(prediction))
 
 
 def product_batches(options: HetaOptions, windows: Sequence[Window], free: int | None = None) -> Batches:
@@ -135,7 +135,7 @@ def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Wind
     windows, frozen = options.windows(prediction), options.recipe.windowed and options.window_mode == "frozen"
     longest = longest_run(options, windows)
     for window in windows:
-        in_two_calls = frozen and held_between(window) and prediction.prompt.prefix.kept is not None
+        in_two_calls = frozen and held_between(window) and prediction.prompt.prefix().kept is not None
         yield window, min(longest, len(prediction) - window.span.start), 2 if in_two_calls else 1
 
 
@@ -157,7 +157,7 @@ def put_back(options: HetaOptions, windows: Sequence[Window]) -> bool:
     prediction, layer = windows[0].whole, windows[0].layer
     own = set[int]() if layer is None else {layer}
     lowest = 1 if options.weights[1] or layer is None else layer + 1
-    return prediction.prompt.prefix.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
+    return prediction.prompt.prefix().kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
 
 
 # ------------------------------------------------------------------------------------------------ what is cheaper

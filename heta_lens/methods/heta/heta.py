@@ -141,7 +141,7 @@ class Heta(HetaOptions, Method):
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
-        if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone).same:
+        if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone()).same:
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
         if self.audit and self.recipe.approximate:
             self.full.check(prediction)
@@ -222,8 +222,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
         return {}
     prediction, adapter = window.prediction, window.prediction.adapter
     check_gradients(prediction)
-    _ = window.states  # which the curvature needs anyway: its run is not counted as one of the check
-    place = len(prediction) - 1
+    place, states = len(prediction) - 1, window.states[-1:]  # whose run the curvature needs anyway
     rerun = prediction.rerun(place, layer=window.layer)
     # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
     first, second = contrast_ids(prediction)
@@ -233,7 +232,6 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
         return values[:, first] - values[:, second]
 
     with counting(Counter()) as ran:
-        states = rerun.states
         check_twice_differentiable(
             margin,
             states,
