@@ -23,7 +23,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 CANONICAL = {"bridge-gpt2", "bridge-llama", "bridge-native", "hooked-gpt2"}
-"""The kinds of model that stand for all others but in `make test-all`: three of them on each line."""
+"""The kinds of model that stand for all others but in `make test-all`: each test meets one of them."""
 BOTH_LINES = ("model", "prediction", "causal", "real", "whole")
 """Folders whose tests meet what differs between the two lines of TransformerLens; other tests are marked one by one."""
 
@@ -42,16 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def leave_other_kinds(cases: list[pytest.Item], generator: random.Random) -> None:
-    """To `make test-all` all kinds but the canonical ones (or one case, where none is), to `make test` all but one."""
-    canonical = [item for item in cases if kinds_of(item) <= CANONICAL]
-    others = [item for item in cases if not kinds_of(item) <= CANONICAL]
-    for item in others if canonical else others[1:]:
-        item.add_marker("every_model")
-    if canonical:
-        kept = generator.choice(sorted(sorted(kinds_of(item)) for item in canonical))
-        for item in canonical:
-            if kinds_of(item) != {*kept}:
-                item.add_marker("slow")
+    """To `make test-all` all kinds but one of the canonical ones (or one case, where none is); always the same one."""
+    canonical = sorted(sorted(kinds_of(item)) for item in cases if kinds_of(item) <= CANONICAL)
+    drawn = {*generator.choice(canonical)} if canonical else None
+    for place, item in enumerate(cases):
+        if kinds_of(item) != drawn if drawn else place > 0:
+            item.add_marker("every_model")
 
 
 def leave_other_cases(cases: list[pytest.Item], generator: random.Random) -> None:

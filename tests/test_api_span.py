@@ -104,7 +104,7 @@ def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
         alike(step, attribute(cache, position=len(step), **options))
 
 
-@pytest.mark.sample(quick=3, test=12)
+@pytest.mark.sample(quick=3, test=6)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

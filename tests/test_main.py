@@ -15,6 +15,7 @@ from heta_lens.__main__ import _interrupt
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
 
 
+@pytest.mark.sample(quick=0, test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 5.0])
 def test_an_interrupt_ends_it_without_a_traceback(seconds: float) -> None:

@@ -27,7 +27,7 @@ def scores(model: Any, method: str, ids: torch.Tensor | None = None, **options: 
         return heta_lens.attribute(cache, tokens=ids, method=method, **OPTIONS.get(method, {}), **options).scores
 
 
-@pytest.mark.sample(quick=3)
+@pytest.mark.sample(quick=3, test=12)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_them(method: str) -> None:
     packed, plain = (scores(model, method) for model in quantised.pair("llama", torch.float64))
@@ -56,6 +56,7 @@ def test_a_result_says_that_its_model_is_quantised() -> None:
         assert (found["quantised"], found["writing_weights_centred"]) == facts
 
 
+@pytest.mark.sample(quick=1, test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["heta", "leave_one_out", "input_x_gradient", "attn_lrp", "attention_norm"])
 def test_bitsandbytes(method: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,7 +53,7 @@ def test_it_costs_less_than_the_naive_implementation_and_more_than_the_floor(cas
         assert len(cost.seconds) == 2 and min(*cost.seconds[0], *cost.seconds[1], *cost.memory) > 0
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("ways", [*PARTS.values(), (naive_s, one_by_one_s)])
 def test_a_sample_stands_for_all(ways: tuple[Any, Any]) -> None:
     """By the FLOPs that are counted, which chance has no part in; a plan without limits measures every token."""
@@ -97,7 +97,7 @@ def test_every_table_of_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_is_proposed_for_a_long_context_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long, "MODEL", "demo")
     monkeypatch.setattr(long, "LENGTH", 200)

@@ -34,6 +34,7 @@ def parts() -> Measured:
     return measured(case().prediction, ("zero", "mean"), ("block", "gs"))
 
 
+@pytest.mark.sample(quick=0, test=2)
 @pytest.mark.parametrize(
     ("candidate", "options"),
     [
@@ -74,7 +75,7 @@ def test_costs_are_those_of_the_parts_in_use() -> None:
     assert all(float(gate.values.sum()) == pytest.approx(1, rel=1e-4) for gate in found.gates.values())
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_gradient_gate_is_what_values_add_to_first_order() -> None:
     prediction, step = case().prediction, 1e-3
     adapter, rows = prediction.adapter, torch.arange(len(prediction))
@@ -97,7 +98,7 @@ def test_the_gradient_gate_is_what_values_add_to_first_order() -> None:
     assert float((gradient_gate(prediction).double() - shares / shares.sum()).abs().sum()) < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_measures_are_those_of_the_library() -> None:
     prediction, places = case().prediction, ordinary(case().prediction)
     scores = torch.stack([parts().gates["suffix1"].values, torch.rand(len(prediction))])

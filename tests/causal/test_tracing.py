@@ -104,6 +104,7 @@ def by_runs(
     return table, low
 
 
+@pytest.mark.sample(quick=1, test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [*WAYS, {"what": "mlp_out", "window": 2}, {"what": "mlp_out", "window": 10}], ids=str)
 @FAMILIES
@@ -168,7 +169,7 @@ def test_scales_contrasts_and_positions(build: Callable[..., Any]) -> None:
     assert relative(traced(model, ids, position=N).values, expected) < 1e-6
 
 
-@pytest.mark.sample(quick=0, test=6)
+@pytest.mark.sample(quick=1, test=2)
 @EVERY_WAY
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(

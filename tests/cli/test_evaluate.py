@@ -74,7 +74,7 @@ def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
     assert report.exit_code == 2 and "holds scores and no metrics" in report.output
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_head_weights_are_fitted_and_used(tmp_path: Path) -> None:
     file = str(tmp_path / "w.safetensors")
     fitted = run("fit-at2", "recall", "--split", "train", "--limit", "2", "--samples", "4", "--out", file)
@@ -123,7 +123,7 @@ def test_mistakes_are_refused_before_a_model_is_loaded(
     assert done.exit_code == 2 and message in done.output and not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_nine_methods_and_nine_metrics_fit_a_screen(tmp_path: Path) -> None:
     methods = "careful,fast,leave_one_out,random,recency,attention_last,input_x_gradient,gradient_norm,attention_norm"
     metrics = "f1,evidence_mass,morf,lerf,dsa,soft_nc,aopc_ins,aopc_del,abpc"

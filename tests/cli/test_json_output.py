@@ -50,7 +50,7 @@ def test_patching() -> None:
     assert "error" in document("causal", "heads", "", code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default:merged what there is:UserWarning")
 def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
     out, scores, other, board = (str(tmp_path / name) for name in ("o", "s", "other", "board"))

@@ -65,7 +65,7 @@ def test_the_command_lists_the_method(installed: Path) -> None:
     assert "smooth_gradient" in listed and "from heta-lens-example" in listed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_evaluates_the_method_by_the_metric(installed: Path) -> None:
     chosen = ["--methods", "smooth_gradient samples=2", "--metrics", "concentration", "--limit", "2", "--out", "run"]
     python(

@@ -9,7 +9,7 @@ from helpers import ROOT
 PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_row_has_all_tokens_and_the_evidence_stands_out() -> None:
     figure = runpy.run_path(str(ROOT / "docs" / "method_figure.py"))["figure"]()
     flow, *rows = figure.axes

@@ -258,7 +258,7 @@ def test_the_tidy_table_has_all_numbers(written: Path, found: Summary) -> None:
     assert costs["half"]["forwards"] == "5"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_order_things_were_finished_in_says_nothing(tmp_path: Path, written: Path) -> None:
     mixed = records()
     random.Random(1).shuffle(mixed)

@@ -93,7 +93,7 @@ def shards(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "all"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
     write_report(shards / "shard-1-of-3")
     assert "2 instances in shard 1/3" in (shards / "shard-1-of-3" / "report.md").read_text()
@@ -131,6 +131,7 @@ def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
     assert len(read_records(shards)) == 21
 
 
+@pytest.mark.sample(quick=0, test=1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -131,7 +131,7 @@ def test_three_clusters_or_fewer_give_no_bound() -> None:
     assert isfinite(told.low) and isfinite(told.high)
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("clusters", [8, 20])
 def test_95_percent_intervals_hold_the_truth_about_95_times_in_100(clusters: int) -> None:
     draw, hits, trials = np.random.default_rng(0), 0, 400
@@ -153,7 +153,7 @@ def test_one_instance_has_no_interval_and_none_no_value() -> None:
     assert isnan(difference([], [], []).p)
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["unequal clusters", "binary, .98", "lognormal, sigma .8"])
 def test_intervals_survive_skewness_and_few_clusters(kind: str) -> None:
     assert coverage.measured(coverage.KINDS[kind], 15, 150).coverage >= 0.89  # .93, and two standard errors below

@@ -100,7 +100,7 @@ def ended(path: Path) -> int:
     return 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [pytest.param(signal.SIGKILL, marks=pytest.mark.thorough), signal.SIGINT])
 def test_workers_end_with_the_command_and_finished_results_are_kept(code: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "heta_lens", "attribute-dataset", "recall", "--limit", "300", "--out", "o"]
@@ -188,9 +188,12 @@ def run(folder: Path, *methods: str, workers: Workers, model: Any = "demo") -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_workers_have_the_results_of_one_process_bit_for_bit(engine: Any, tmp_path: Path) -> None:
-    run(tmp_path / "one", *METHODS, workers=Workers(threads=1), model=demo())
-    run(tmp_path / "two", *METHODS, workers=Workers(2, engine, threads=1))
+@pytest.mark.parametrize(
+    "methods", [["heta", "random", "context_cite", "recency"], pytest.param([*METHODS], marks=pytest.mark.thorough)]
+)
+def test_workers_have_the_results_of_one_process_bit_for_bit(methods: list[str], engine: Any, tmp_path: Path) -> None:
+    run(tmp_path / "one", *methods, workers=Workers(threads=1), model=demo())
+    run(tmp_path / "two", *methods, workers=Workers(2, engine, threads=1))
     assert results(tmp_path / "two") == results(tmp_path / "one")
 
 

@@ -137,7 +137,7 @@ def test_an_ablation_is_a_run_with_masked_embeddings(build: Any) -> None:
         assert relative(features, plain) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_demo_model_is_fitted_better_than_with_equal_weights() -> None:
     model = heta_lens.load_demo_model()
     given = [ask(model, prompt) for prompt in prompts("recall", split="train", limit=4)]

@@ -47,6 +47,7 @@ def test_a_budget_is_kept_and_used(name: str, prediction: Prediction) -> None:
     assert within, "every budget is too small"
 
 
+@pytest.mark.sample(quick=0, test=3)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:samples")
 @pytest.mark.parametrize("name", ["heta", "lime", "integrated_gradients", "causal_tracing", "faml", "context_cite"])

@@ -41,6 +41,7 @@ def test_other_methods_are_foreseen_by_their_runs(
     assert not expected.cheaper
 
 
+@pytest.mark.sample(quick=0, test=3)
 @pytest.mark.parametrize(
     "options",
     [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}, {"probes": 2, "checkpoint": True}],

@@ -92,6 +92,7 @@ def authors_distribution(model: Any, ids: Tensor, embeddings: Tensor, beams: int
     return mixed / mixed.sum()
 
 
+@pytest.mark.sample(quick=1, test=2)
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
 def test_gilot_reads_the_distribution_of_its_authors(build: Callable[..., Any], written: int) -> None:

@@ -298,6 +298,7 @@ def test_masks_are_what_the_formula_says(build: Callable[..., Any]) -> None:
     assert not found.signed and (found.scores < 1).all() and "network" in found.diagnostics["adapted"]
 
 
+@pytest.mark.sample(quick=2, test=4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

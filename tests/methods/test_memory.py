@@ -19,9 +19,11 @@ SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 352, "num_hidd
 LLAMA = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=2000)
 PHI3 = Phi3Config(**SIZES, vocab_size=2000, pad_token_id=0)
 GPT2 = GPT2Config(n_embd=128, n_layer=4, n_head=4, vocab_size=2000)
-POINTS: list[tuple[Any, str, int, str, dict[str, Any]]] = [
+QUICK_POINTS: list[tuple[Any, str, int, str, dict[str, Any]]] = [
     (LLAMA, "float32", 128, "leave_one_out", {"batch": 4}),
     (GPT2, "bfloat16", 128, "attn_lrp", {}),
+]
+POINTS: list[tuple[Any, str, int, str, dict[str, Any]]] = [
     (PHI3, "bfloat16", 96, "heta", {"variant": "kl_only", "batch": 4}),
     (LLAMA, "float32", 96, "heta", {"variant": "ls", "layers": 1, "batch": 4, "probes": 2}),
     (LLAMA, "float32", 96, "heta", {"checkpoint": True, "batch": 4, "probes": 2}),
@@ -41,10 +43,12 @@ def model_of(config: Any, dtype: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(quick=0, test=2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("config", "dtype", "tokens", "method", "options"), POINTS)
+@pytest.mark.parametrize(
+    ("config", "dtype", "tokens", "method", "options"),
+    [*QUICK_POINTS, *(pytest.param(*point, marks=pytest.mark.thorough) for point in POINTS)],
+)
 def test_the_prediction_is_near_the_measured_peak(
     config: Any, dtype: str, tokens: int, method: str, options: dict[str, Any]
 ) -> None:

@@ -136,6 +136,7 @@ def test_there_is_a_finite_score_for_every_token_and_the_same_again(build: Calla
     assert first.method.startswith(method)
 
 
+@pytest.mark.sample(quick=4, test=12)
 @pytest.mark.slow
 @METHOD
 @MODEL
@@ -153,6 +154,7 @@ def test_nothing_at_or_after_the_target_is_read(build: Callable[..., Any], metho
     assert found.diagnostics.get("sees_target", False) == (method in SEES_TARGET)
 
 
+@pytest.mark.sample(quick=4, test=12)
 @pytest.mark.slow
 @METHOD
 @ONE_EACH
@@ -167,6 +169,7 @@ def test_a_cache_of_nothing_but_embeddings_is_enough(build: Callable[..., Any], 
     assert relative(found.scores, first_asked(model, method).scores) < 1e-9
 
 
+@pytest.mark.sample(quick=4, test=12)
 @pytest.mark.slow
 @METHOD
 @ONE_EACH
@@ -181,6 +184,7 @@ def test_the_callers_random_numbers_and_parameters_are_as_before(build: Callable
     assert not any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
 
 
+@pytest.mark.sample(quick=4, test=12)
 @pytest.mark.slow
 @METHOD
 @ONE_EACH
@@ -259,6 +263,7 @@ def test_coarse_weights_and_no_tokenizer_will_do(method: str, monkeypatch: pytes
     assert found.scores.isfinite().all() and found.scores.dtype == torch.float32
 
 
+@pytest.mark.sample(quick=0, test=10)
 @pytest.mark.slow
 @METHOD
 def test_hooks_of_the_users_stay_at_work_or_are_refused(method: str) -> None:
@@ -289,6 +294,7 @@ def test_results_are_kept_and_read_again(build: Callable[..., Any], method: str,
     assert {name: again.options[name] for name in QUICK.get(method, {})} == QUICK.get(method, {})
 
 
+@pytest.mark.sample(quick=0, test=10)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - ELSEWHERE))
 def test_a_token_that_reaches_nothing_gets_nothing(method: str) -> None:

@@ -66,6 +66,7 @@ def test_a_preset_can_be_changed_and_is_checked() -> None:
             make("fast", colour="red")
 
 
+@pytest.mark.thorough
 def test_the_literal_formula_is_what_others_are_compared_with(tmp_path: Path) -> None:
     model, prompts = heta_lens.load_demo_model(), suites.suite("recall", limit=2)
     evaluate(model, prompts, ["careful", "fast", "heta probes=2"], ["morf"], tmp_path, progress=False)

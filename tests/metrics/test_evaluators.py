@@ -120,6 +120,7 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
     assert asked == [evidence_positions(other, ask(demo(), other), "question")]
 
 
+@pytest.mark.sample(quick=2, test=4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "varies"),
@@ -137,6 +138,7 @@ def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies:
     assert (values["seed_variance"] > 0) == varies
 
 
+@pytest.mark.sample(quick=1, test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["context_cite held_out=0", "context_cite held_out=0 source=token", "random"])
 def test_seed_variance_is_that_of_seeds_far_apart(method: str) -> None:

@@ -88,6 +88,7 @@ def check_one_token(attribution: heta_lens.Attribution, model: Any, ids: Tensor,
     assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
 
 
+@pytest.mark.sample(quick=2, test=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ACTIVE)
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
@@ -239,6 +240,7 @@ def last_mlp(model: Any) -> Any:
     return model.blocks[1].mlp
 
 
+@pytest.mark.sample(quick=2, test=8)
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [Once, Detached])
 @pytest.mark.parametrize("where", [whole, first_mlp, last_mlp])

@@ -66,7 +66,7 @@ def asked(model: Any, method: str, target: Any, **changes: Any) -> Attribution:
 # ---------------------------------------------------------------------------------------------------- every method
 @METHOD
 @ONE_EACH
-@pytest.mark.sample(quick=6)
+@pytest.mark.sample(quick=4, test=12)
 def test_a_set_of_one_token_is_that_token(build: Callable[..., Any], method: str) -> None:
     model = build()
     one, other = asked(model, method, TARGET), asked(model, method, {TARGET})
@@ -94,7 +94,7 @@ def test_a_function_that_computes_what_is_read_explains_the_same(build: Callable
 
 @METHOD
 @ONE_EACH
-@pytest.mark.sample(quick=10)
+@pytest.mark.sample(quick=4, test=12)
 def test_a_set_is_its_joint_probability(build: Callable[..., Any], method: str) -> None:
     model, takes = build(), METHODS[method](**QUICK.get(method, {})).takes
     if "set" not in takes:

@@ -121,13 +121,13 @@ SAMPLE = [
 ]
 
 
-@pytest.mark.sample(quick=4, test=28)
+@pytest.mark.sample(quick=4, test=12)
 @pytest.mark.parametrize(("kind", "call", "seed"), SAMPLE)
 def test_one_fault_anywhere_leaves_everything_as_it_was(kind: str, call: str, seed: int) -> None:
     check_untouched(kind, call, seed)
 
 
-@pytest.mark.sample(quick=2, test=14)
+@pytest.mark.sample(quick=2, test=5)
 @pytest.mark.parametrize(("kind", "call", "seed"), [(kind, call, seed + 1000) for kind, call, seed in SAMPLE][::2])
 def test_after_a_second_fault_the_next_call_cleans_up(kind: str, call: str, seed: int) -> None:
     check_next_call_cleans_up(kind, call, seed)

@@ -56,7 +56,7 @@ def distance(found: Any, expected: Any) -> float:
     return float((found.double() - expected.double()).abs().max() / expected.abs().max())
 
 
-@pytest.mark.sample(quick=3, test=40)
+@pytest.mark.sample(quick=3, test=16)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", zoo.NEW)
@@ -65,7 +65,7 @@ def test_a_mode_of_the_caller_changes_no_score(kind: str, method: str, mode: str
     assert distance(scores(model, method, explaining=MODES[mode]), scores(model, method)) < 1e-12
 
 
-@pytest.mark.sample(quick=2)
+@pytest.mark.sample(quick=2, test=8)
 @pytest.mark.parametrize("mode", WHILE_CACHING)
 @pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_mode_while_caching_changes_no_score_or_is_refused(kind: str, mode: str) -> None:
@@ -79,7 +79,7 @@ def test_a_mode_while_caching_changes_no_score_or_is_refused(kind: str, mode: st
         assert distance(found, expected) < 1e-12
 
 
-@pytest.mark.sample(quick=2, test=20)
+@pytest.mark.sample(quick=2, test=6)
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 1e-5), (torch.float16, 0.02), (torch.bfloat16, 0.12)], ids=str
 )

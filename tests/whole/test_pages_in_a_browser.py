@@ -49,6 +49,7 @@ def views() -> dict[str, View]:
     }
 
 
+@pytest.mark.sample(quick=0, test=5)
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("name", ["one", "hostile", "chat", "comparison", "span"])
 def test_everything_on_a_page_is_legible(name: str, mode: str, tmp_path: Path) -> None:
@@ -317,6 +318,7 @@ def test_a_view_works_however_a_notebook_shows_it(way: str, tmp_path: Path) -> N
     assert run("<title>a notebook</title>", script, tmp_path) == [[True, True, True]] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("targets", [0, 200])
 def test_large_pages_answer(targets: int, tmp_path: Path) -> None:
     words = [f" w{number % 300}" for number in range(1000 if targets else 2000)]

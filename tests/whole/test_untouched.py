@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(quick=3)
+@pytest.mark.sample(quick=3, test=8)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*(("gpt2", name) for name in OPTIONS), *((kind, "default") for kind in OWN_KINDS if kind != "gpt2")],
@@ -55,7 +55,7 @@ def test_an_attribution_leaves_everything_as_it_was(used: Any, kind: str, name: 
     assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
 
 
-@pytest.mark.sample(quick=5)
+@pytest.mark.sample(quick=2, test=8)
 @pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 3, 6])
 @pytest.mark.parametrize("kind", TWO_KINDS)
@@ -71,7 +71,7 @@ def test_a_failure_within_a_run_leaves_everything_as_it_was(
     assert differences(before, state(model, cache, ids)) == []
 
 
-@pytest.mark.sample(quick=3)
+@pytest.mark.sample(quick=2, test=8)
 @pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 2, 9])
 @pytest.mark.parametrize("name", ["hook_embed", "blocks.0.hook_resid_post"])
@@ -208,7 +208,7 @@ def test_every_intervention_is_tried() -> None:
     }
 
 
-@pytest.mark.sample(quick=2, test=20)
+@pytest.mark.sample(quick=2, test=6)
 @pytest.mark.parametrize("name", INTERVENTIONS)
 @pytest.mark.parametrize("kind", TWO_KINDS)
 def test_an_intervention_leaves_everything_as_it_was_wherever_it_ends(

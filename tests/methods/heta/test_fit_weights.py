@@ -118,7 +118,7 @@ def test_features_are_what_the_method_would_add_up(model: Any, options: dict[str
     np.testing.assert_allclose(table["half"][:5], method(**options)(prediction).scores.numpy(), rtol=1e-9)
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.sample(quick=1, test=3)
 @pytest.mark.parametrize("options", [{}, {"balance": "sum"}, {"mask": "mean"}, {"variant": "gn"}, {"variant": "gs"}])
 def test_fitted_weights_equal_the_oracles(asked: list[Prediction], options: dict[str, Any]) -> None:
     how = Heta(**options) if options.get("variant") == "gs" else method(**options)
@@ -183,7 +183,7 @@ def by_hand(table: pd.DataFrame, fold: Array) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.sample(quick=1, test=2)
 @pytest.mark.parametrize(("count", "folds"), [(3, 2), (3, 5), (2, 2), (1, 3)])
 def test_held_out_errors_equal_those_by_hand(asked: list[Prediction], count: int, folds: int) -> None:
     some = asked[:count]

@@ -22,7 +22,7 @@ from heta_lens.model.adapter import ModelAdapter
 N = 24
 
 
-@pytest.mark.sample(quick=0, test=12)
+@pytest.mark.sample(quick=2, test=5)
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
 @pytest.mark.parametrize(
     "options",

@@ -150,6 +150,7 @@ def test_the_audit_at_a_position_knows_the_tokens_before_it_only(hooked: bool) -
             check_audit(found(model, ids[:, :1], audit=True), model, ids[:, :1])
 
 
+@pytest.mark.sample(quick=1, test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "own"),

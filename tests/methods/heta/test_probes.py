@@ -28,6 +28,7 @@ from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
 
 
+@pytest.mark.sample(quick=1, test=2)
 @pytest.mark.parametrize(("tokens", "groups"), [(4, 2), (5, 2), (6, 3), (7, 3)])
 def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) -> None:
     energies = pair_energies(random_hessian(tokens, 2))
@@ -96,6 +97,7 @@ def test_products_on_a_model_are_those_of_its_dense_hessian(name: str) -> None:
     assert width * 6 == len(hessian.flatten(2).flatten(0, 1))
 
 
+@pytest.mark.sample(quick=0, test=1)
 @pytest.mark.parametrize(
     "options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"variant": "win", "window": 8}]
 )
@@ -125,7 +127,7 @@ def test_readings_are_those_of_the_groups() -> None:
         torch.testing.assert_close(readings[:, 2, probe], groups.expected_share() * shown)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_many_probes_come_near_the_expectation_without_the_cross_talk() -> None:
     hessian = decaying_hessian()
     readings = of_dense(hessian, probes=4000, at_once=100)
@@ -156,6 +158,7 @@ def expected_energies(pairs: Tensor, groups: Groups) -> Tensor:
     return torch.stack([pairs[groups.of == group].sum(0) for group in range(groups.count)])
 
 
+@pytest.mark.sample(quick=1, test=1)
 @pytest.mark.parametrize("alone", [0, 1, 2])
 def test_over_all_deals_a_pair_that_is_apart_shows_its_block(alone: int) -> None:
     tokens, count = 6, 3 + alone

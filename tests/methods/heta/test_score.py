@@ -47,7 +47,7 @@ def test_the_geometric_score_equals_the_oracle_and_no_scale_changes_its_ranks(be
     assert scaled.score("none").argsort().tolist() == expected.argsort().tolist()
 
 
-@pytest.mark.sample(quick=1, test=3)
+@pytest.mark.sample(quick=0, test=1)
 @pytest.mark.parametrize(("combine", "balance"), [*product(["sum"], get_args(Balance)), ("geometric", "none")])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.usefixtures("unchecked")
@@ -115,6 +115,7 @@ def test_the_score_of_every_target_equals_the_oracle(build: Any, kind: str) -> N
     assert relative(summed.scores, effect.abs()) < 1e-6 and not summed.signed
 
 
+@pytest.mark.sample(quick=2, test=8)
 @pytest.mark.parametrize("gate", ["flow", "uniform", "none"])
 @pytest.mark.parametrize("variant", ["full", "lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"])
 def test_the_score_is_made_of_its_parts_with_every_variant(variant: str, gate: str) -> None:

@@ -178,7 +178,7 @@ def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
         assert relative(windowed(model, ids, pair, position=N, **how).scores, alone.scores) < 1e-9
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.sample(quick=1, test=2)
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("window", [2, 5])
 @pytest.mark.parametrize("overlap", [0.0, 0.99])
