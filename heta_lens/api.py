@@ -15,9 +15,6 @@ from heta_lens.prediction.spans_and_batches import about, batch_predictions, spa
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 
-"""The name of a method or preset, a ready method, or a plain function."""
-
-
 def attribute(
     cache: Any,
     target: TargetLike = None,

@@ -204,7 +204,7 @@ def preset(name: str, **changes: Any) -> Method:
       is patented and free for personal and scientific use)
     - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
 
-    Both are provisional: a study on real models is still to decide.
+    Both are provisional, chosen on few prompts of two real models.
     """
     check_choice("preset", name, PRESETS)
     method, options = method_and_options(name, changes)

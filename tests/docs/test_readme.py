@@ -107,10 +107,15 @@ def test_every_option_it_names_exists(name: str) -> None:
 
 
 def test_scores_equal_those_of_peers_as_it_says() -> None:
-    bound = re.search(r"Scores equal those of inseq and Captum to \[(1e-\d+)\]\(benchmarks/PEERS.md\)", README)
+    bound = re.search(r"give the same scores to \[(1e-\d+)\]\(benchmarks/PEERS.md\)", README)
     rows = re.findall(r"^\|.*\| (\d+e-\d+) \| [\d.]+ \|$", (ROOT / "benchmarks/PEERS.md").read_text(), re.MULTILINE)
     assert bound and len(rows) > 5
     assert max(map(float, rows)) <= float(bound[1])
+
+
+def test_methods_are_counted() -> None:
+    (others,) = re.findall(r"any of (\d+) other methods", README)
+    assert int(others) == len(heta_lens.METHODS) - 1
 
 
 @pytest.mark.parametrize("name", [name for name in heta_lens.METHODS if name != "heta"])

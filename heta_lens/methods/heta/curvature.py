@@ -88,7 +88,7 @@ class Products(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A window to estimate the curvature of, with the batches and the counter of its products."""
+    """A window to estimate the curvature of, and the batches of its products."""
 
     window: Window
     batches: Batches
