@@ -15,6 +15,7 @@ from heta_lens.prediction.spans_and_batches import about, batch_predictions, spa
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 
+
 def attribute(
     cache: Any,
     target: TargetLike = None,

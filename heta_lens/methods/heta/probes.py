@@ -143,7 +143,7 @@ def count_singles(energies: Float[Tensor, "token"], groups: int) -> int:
 #
 # is the token's own product plus cross-talk, which is independent of it: ``E y_i² = E (H_ii r_i)² + E (cross-talk)²``.
 # Groups are drawn anew for every probe, so the products of other groups, read at i, tell how large the second term is,
-# and the samples ``‖y_i‖₁`` are scaled down accordingly. Read at other tokens, the same products tell of pairs (`pairs_of_groups`).
+# and the samples ``‖y_i‖₁`` are scaled down accordingly. Read at other tokens, the same products show pairs of tokens.
 MOST_CROSS_TALK = 0.95  # of a token's energy: a larger estimate is chance
 
 
