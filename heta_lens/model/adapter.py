@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import index
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -39,8 +39,7 @@ from heta_lens.model.hooks import (
 )
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
-from heta_lens.model.mask import Mask
-from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
 from heta_lens.model.weights import (
     is_elsewhere,
     is_readable,
@@ -56,6 +55,21 @@ LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks ar
 
 OutputForm: TypeAlias = int | None
 """The output of a block: the residual stream alone (None), or a tuple of this length that begins with the stream."""
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
+Mask: TypeAlias = MaskName | SupportsIndex | Tensor
+"""The replacement of a token's embedding: a name, a token's id or a vector."""
+
+
+def check_mask(name: str, mask: Any) -> None:
+    """Refuse a mask that is neither a known name, a token id nor a vector."""
+    if isinstance(mask, Tensor):
+        if mask.ndim != 1 or not mask.is_floating_point():
+            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
+    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
+        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
+
+
+Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 
 
 def check_decoder(model: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
 from heta_lens.model.hooks import (
     BatchHook,
     Hook,
@@ -25,7 +25,6 @@ from heta_lens.model.hooks import (
     values_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.mask import Mask, check_mask
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
 

@@ -20,10 +20,9 @@ from heta_lens._util.numerics import check_finite
 from heta_lens._util.python import Lazy
 from heta_lens._util.target_kinds import Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import Mask, ModelAdapter
 from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
-from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.activations import Activations, live
 from heta_lens.prediction.checks import Tokens
