@@ -58,15 +58,14 @@ TAIL = 16  # positions before the prediction that are recomputed with every wind
 class Prompt:
     """Tokens, and a live model that computes from them what was cached.
 
-    ``log_probs`` are the clean predictions after contexts of these lengths, ``logits`` those that were worth keeping.
-    ``ids`` end with the longest context, unless the user's hooks must see the prompt as it was cached.
+    ``logits`` are the clean predictions after contexts of these lengths, in float32 or better. ``ids`` end with the
+    longest context, unless the user's hooks must see the prompt as it was cached.
     """
 
     adapter: ModelAdapter
     cached: Activations
     ids: Int[Tensor, "pos"]
     embeddings: Float[Tensor, "pos d"]  # in float32 or better
-    log_probs: Mapping[int, Float[Tensor, "vocab"]]
     logits: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
     mismatch: float  # largest relative difference between the cache and the check run
@@ -78,11 +77,11 @@ class Prompt:
 
     @classmethod
     def checked(
-        cls, adapter: ModelAdapter, cached: Activations, contexts: Mapping[int, bool], tokens: Tokens, *, needed: int
+        cls, adapter: ModelAdapter, cached: Activations, contexts: Sequence[int], tokens: Tokens, *, needed: int
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still computes what was cached.
 
-        ``contexts`` are context lengths, each with whether to keep its logits. At least ``needed`` ids are determined.
+        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined.
         """
         check_causal(adapter, cached)
         ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
@@ -97,8 +96,7 @@ class Prompt:
             cached,
             ids[:end],
             embeddings[:end],
-            log_probs=dict(zip(contexts, log_softmax(replayed.logits), strict=True)),
-            logits={n: row.clone() for n, row in zip(contexts, replayed.logits, strict=True) if contexts[n]},
+            logits=dict(zip(contexts, replayed.logits, strict=True)),
             user_hooks=user_hooks,
             mismatch=replayed.mismatch,
             checks={"cache": counts},
@@ -117,7 +115,6 @@ class Prompt:
             cached,
             self.ids[start:stop],
             cached[EMBED].to(self.embeddings),
-            log_probs={stop - start: log_softmax(logits)},
             logits={stop - start: logits},
             user_hooks=(),
             mismatch=self.mismatch,
@@ -148,11 +145,10 @@ class Prompt:
     def prefix(self) -> Prefix:
         """The clean keys and values that runs continue from, if this model can continue; measured when first needed."""
         if self.known_prefix is None:
-            n = max(self.log_probs)
+            n = max(self.logits)
+            log_probs, hooked = log_softmax(self.logits[n]), bool(self.user_hooks)
             with counting(self.checks.setdefault("prefix_reuse", Counter())):
-                self.known_prefix = reusable_prefix(
-                    self.adapter, self.ids[:n], self.embeddings[:n], self.log_probs[n], bool(self.user_hooks)
-                )
+                self.known_prefix = reusable_prefix(self.adapter, self.ids[:n], self.embeddings[:n], log_probs, hooked)
         return self.known_prefix
 
     @property
