@@ -24,8 +24,7 @@ from heta_lens.model.adapter import Mask, ModelAdapter
 from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.activations import Activations, live
-from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.cache import Activations, Tokens, live
 from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
 from heta_lens.prediction.target import (
     Scale,

@@ -12,21 +12,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens._util.numerics import distance
 from heta_lens._util.work import count, counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, choose_batches, shared_starts
+from heta_lens.model.batching import Batches, choose_batches, out_of_memory, shared_starts
 from heta_lens.model.hooks import (
     EMBED,
     READ,
     BatchHook,
     Hook,
+    KeysValues,
     ReadAt,
     names_filter,
     note,
@@ -36,22 +38,37 @@ from heta_lens.model.hooks import (
     stream_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.activations import Activations, check_attends_back, live
-from heta_lens.prediction.chat import ChatPrompt
-from heta_lens.prediction.checks import (
-    BlocksAlone,
-    Prefix,
+from heta_lens.prediction.cache import (
+    Activations,
     Replay,
     Tokens,
     Vocabulary,
-    blocks_alone,
     cached_tokens,
+    check_attends_back,
     check_causal,
-    reusable_prefix,
+    live,
 )
+from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.target import log_softmax
 
+LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared absolutely
+TRIED = 4  # tokens with which blocks are tried
 TAIL = 16  # positions before the prediction that are recomputed with every window
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The keys and values from which runs of a prompt continue, or None; and a note for the diagnostics."""
+
+    kept: KeysValues | None
+    note: str
+
+
+class BlocksAlone(NamedTuple):
+    """A flag for blocks that compute the same alone as in the model, and the reason if blocks do not."""
+
+    same: bool
+    why: str = ""
 
 
 @dataclass(eq=False, repr=False)
@@ -346,3 +363,85 @@ class Rerun:
     def _clean(self, start: int, stop: int, batch: int) -> Float[Tensor, "batch pos d"]:
         states = self.prompt.embeddings if start == stop else self.prompt.states(self.layer)  # which may take a run
         return repeat(states[start:stop], "pos d -> batch pos d", batch=batch)
+
+
+# --------------------------------------------------------------------------------------------------- trials of a model
+def reusable_prefix(
+    adapter: ModelAdapter,
+    ids: Int[Tensor, "pos"],
+    embeddings: Float[Tensor, "pos d"],
+    log_probs: Float[Tensor, "vocab"],
+    hooked: bool,
+) -> Prefix:
+    """Try to continue a run of the prompt from the middle, because several models ignore kept keys and values."""
+    if hooked:
+        return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
+    if len(ids) < 2:
+        return Prefix(None, "off: the context is a single token")
+    try:
+        kept = adapter.keys_values(ids[None])
+        start = len(ids) // 2
+        with torch.no_grad():
+            past = adapter.resume(kept, start, len(ids), 1)
+            resumed = adapter.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
+        grown = adapter.reuse.grown(past)
+    except Exception as error:  # a model may raise anything in an unsupported run
+        reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
+        return Prefix(None, f"off: {reason}")
+    if len(kept) < adapter.layers:
+        return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
+    allowed = 2 * adapter.rounding
+    changed = _changed(kept, grown, allowed) or _changed_prediction(resumed.log_softmax(-1), log_probs, allowed)
+    if changed:
+        return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
+    return Prefix(kept, "on")
+
+
+def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
+    """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
+    for layer, pairs in enumerate(zip(kept, grown, strict=True)):
+        for before, after in zip(*pairs, strict=True):
+            if before.shape != after.shape:
+                return f"those of layer {layer} (from shape {list(before.shape)} to {list(after.shape)})"
+            off, allowed = distance(after, before, least)
+            if not off <= allowed:
+                return f"those of layer {layer} (off by {off:.1e})"
+    return ""
+
+
+def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab"], allowed: float) -> str:
+    """Describe a different prediction: likely tokens are compared in nats, unlikely ones relative to the largest."""
+    likely = clean > clean.max() - LIKELY
+    gap = float((now - clean)[likely].abs().max())
+    if not gap <= allowed:
+        return f"the prediction by {gap:.1e} nats"
+    off = distance(now, clean).relative
+    return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
+
+
+@torch.no_grad()
+def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
+    """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
+
+    Blocks of some architectures pass more to later blocks than the residual stream. A run of other tokens first
+    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
+    it again.
+    """
+    few = ids[None, :TRIED]
+    streams = adapter.streams(few, range(adapter.layers + 1))
+    adapter.run((few + 1) % adapter.vocabulary)
+    count("forwards", len(few))  # for all blocks together
+    for layer in reversed(range(adapter.layers)):
+        left: dict[int, Tensor] = {}
+        leaving = stream_name(layer + 1, layer + 1)  # the output of the layer, even if the next layer does not run
+        try:
+            hooks = {adapter.stream_name(layer): put(streams[layer]), leaving: note(left, layer)}
+            adapter.run(few, hooks, only=layer)
+            off, allowed = distance(left[layer], streams[layer + 1])
+        except Exception as error:  # a model may raise anything in an unsupported run
+            if isinstance(error, RuntimeError) and out_of_memory(error):
+                raise
+            return BlocksAlone(False, f"block {layer} cannot run alone ({type(error).__name__}: {error})")
+        if off > allowed:
+            return BlocksAlone(False, f"block {layer} does something else when it runs alone (off by {off:.1e})")
+    return BlocksAlone(True)

@@ -19,7 +19,8 @@ from heta_lens._util.work import counting
 from heta_lens.data import recall
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction import gradients
-from heta_lens.prediction.checks import blocks_alone, check_unpadded, real_parts, reusable_prefix
+from heta_lens.prediction.rerun import blocks_alone, reusable_prefix
+from heta_lens.prediction.spans_and_batches import check_unpadded, real_parts
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
