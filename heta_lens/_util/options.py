@@ -119,12 +119,6 @@ def is_whole(value: Any) -> bool:
         return False
 
 
-def check_batch(batch: Any) -> None:
-    """Refuse values other than "auto" and a number of copies that run at once."""
-    if not isinstance(batch, str) or batch != "auto":
-        AtLeast(1, whole=True)("batch", batch)
-
-
 def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int]:
     """Return positions as plain numbers, all of them for None; ``of`` names the sequence in the error message."""
     if positions is None:

@@ -23,7 +23,7 @@ from functools import partial
 from importlib.util import find_spec
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -39,7 +39,7 @@ FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and
 ENOUGH = 0.1  # share of the work from which the remaining time is estimated
 FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
 
-_counting: ContextVar["Counting | None"] = ContextVar("_counting", default=None)
+_counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
 _in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
 _said: set[str] = set()
 
@@ -61,26 +61,19 @@ class Work:
         return Work(self.forwards + other.forwards, self.backwards + other.backwards, self.hvps + other.hvps)
 
 
-class Counting(NamedTuple):
-    """A place where runs are counted, and the bar that they move."""
-
-    counts: Counter[str]
-    bar: "Bar | WorkLines | None"
-
-
 def count(kind: str, rows: int) -> None:
     """Add rows to the innermost count, and move its bar."""
-    counting = _counting.get()
-    if counting is not None:
-        counting.counts[kind] += rows
-        if counting.bar is not None:
-            counting.bar.advance(kind, rows)
+    progress = _counting.get()
+    if progress is not None:
+        progress.ran[kind] += rows
+        if progress.bar is not None:
+            progress.bar.advance(kind, rows)
 
 
 @contextmanager
 def counting(counts: Counter[str], bar: "Bar | WorkLines | None" = None) -> Iterator[Counter[str]]:
     """Count the work inside a block in ``counts``, and nowhere else."""
-    before = _counting.set(Counting(counts, bar))
+    before = _counting.set(Progress(counts, bar=bar))
     try:
         yield counts
     finally:

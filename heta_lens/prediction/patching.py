@@ -12,13 +12,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
+from heta_lens._util.options import AtLeast, Batch, check_choice, chosen_positions
 from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
 from heta_lens.model.hooks import (
     BatchHook,
     Hook,
     pattern_name,
-    put_at,
     put_positions,
     put_where,
     queries_keys_names,
@@ -35,7 +34,8 @@ Patterns: TypeAlias = Literal["frozen", "recomputed"]
 def check_reading(scale: Scale, batch: Batch) -> None:
     """Refuse an unknown scale or batch size."""
     check_choice("scale", scale, get_args(Scale))
-    check_batch(batch)
+    if not isinstance(batch, str) or batch != "auto":
+        AtLeast(1, whole=True)("batch", batch)
 
 
 def check_patch(
@@ -216,14 +216,14 @@ class Edges:
 
     def patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
         prediction, (start, _) = self.pair.prediction, self.pair.span(rows)
-        edges, last = rows.clone(), rows.clone()
-        edges[:, -1], last[:, :-1] = False, False
+        edges, last, attending = rows.clone(), rows.clone(), ~rows
+        edges[:, -1], last[:, :-1], attending[:, :-1] = False, False, False
         values = self.pair.replacements(edges, map(values_name, range(prediction.adapter.layers)))
-        stays, position = ~rows[:, -1], len(prediction) - 1 - start
+        position = len(prediction) - 1 - start
         hooks: dict[str, Hook] = {
             **{name: put_where(edges[:, start:], other) for name, other in values.items()},
             **{name: put_positions(states[start:], 0, position) for name, states in self._before.items()},
-            **{name: put_at(stays, position, state) for name, state in self._attending.items()},
+            **{name: put_where(attending[:, start:], state) for name, state in self._attending.items()},
         }
         with prediction.adapter.hooked(list(hooks.items())):
             return self.pair.read(self.pair.replaced(prediction, last)[:, start:], start)

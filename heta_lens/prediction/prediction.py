@@ -272,7 +272,8 @@ def predictions(
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
     At least ``needed`` ids of the prompt are determined.
     """
-    needed = max([needed, *(n + (follow and target is None) for n, target in targets.items())])
+    for n, target in targets.items():
+        needed = max(needed, n + (follow and target is None))
     prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed)
     explained = []
     for n, target in targets.items():

@@ -15,7 +15,6 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
     note,
     put,
-    put_at,
     put_positions,
     put_where,
 )
@@ -115,7 +114,7 @@ def test_states_are_replaced_in_a_copy_and_only_where_they_should_be() -> None:
     assert torch.equal(put_positions(clean, 1, 3)(LIVE), expected)
     expected = LIVE.clone()
     expected[1, 2] = -1
-    assert torch.equal(put_at(torch.tensor([False, True]), 2, clean[0])(LIVE), expected)
+    assert torch.equal(put_where(torch.tensor([[False] * 3, [False, False, True]]), clean[0])(LIVE), expected)
     assert torch.equal(put(expected)(LIVE), expected)
     assert torch.equal(LIVE, torch.arange(24.0).reshape(2, 4, 3))
 
