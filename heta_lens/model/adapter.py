@@ -408,14 +408,10 @@ class ModelAdapter:
         """The continuation from kept keys and values, for the kind of the model."""
         return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
 
-    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
-        """Return arguments with which a run of positions ``start:stop`` continues the first ``start`` positions."""
-        return self.reuse.resume(keys_values, start, stop, batch, self.device)
-
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
         """Return every layer's keys and values; models that keep no keys and values return fewer pairs than layers."""
-        past = self.resume([], 0, ids.shape[1], 1)
+        past = self.reuse.resume([], 0, ids.shape[1], 1)
         self.run(ids, past=past)
         return self.reuse.grown(past)
 

@@ -73,7 +73,7 @@ class Writer:
     @torch.no_grad()
     def start(self) -> Draft:
         """Return the empty continuation."""
-        past = self.adapter.resume([], 0, len(self.ids), 1) if self.resumes else {}
+        past = self.adapter.reuse.resume([], 0, len(self.ids), 1) if self.resumes else {}
         logits = self.adapter.run(self.ids[None], self._hooks, past=past)[:, 0]
         return Draft(self.ids.new_empty(1, 0), log_softmax(logits), self.adapter.reuse.grown(past) if past else None)
 
@@ -91,7 +91,7 @@ class Writer:
         def run_last(rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
             own = parents[rows]
             before = [(keys[own.to(keys.device)], values[own.to(keys.device)]) for keys, values in kept or ()]
-            past = self.adapter.resume(before, length - 1, length, len(rows))
+            past = self.adapter.reuse.resume(before, length - 1, length, len(rows))
             log_probs = log_softmax(self.adapter.run(ids[rows, -1:], past=past)[:, 0])
             grown.append(self.adapter.reuse.grown(past))
             return log_probs

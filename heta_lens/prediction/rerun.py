@@ -307,12 +307,12 @@ class Rerun:
         else:
             begin, changed = self.start, torch.cat([states, self._clean(self.stop, self.end, batch)], 1)
             if gap:
-                past = adapter.resume(kept, self.start, self.stop, batch)
+                past = adapter.reuse.resume(kept, self.start, self.stop, batch)
                 ids = self._ids(self.start, self.stop, batch)
                 adapter.run(ids, {self.site: put(states)}, past=past, first=self._first)
                 kept = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, self._first)
                 begin, changed = self.tail, self._clean(self.tail, self.end, batch)
-            logits = self._run(begin, changed, past=adapter.resume(kept, begin, self.end, batch))
+            logits = self._run(begin, changed, past=adapter.reuse.resume(kept, begin, self.end, batch))
         return logits if self.read else logits[:, 0]
 
     def _from_the_first_token(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
@@ -344,7 +344,7 @@ class Rerun:
         adapter, layer = self.prompt.adapter, self.layer or 0
         kept = self.prompt.prefix().kept if self.start else None
         begin = self.start if kept else 0
-        past = adapter.resume(kept, self.start, self.end, 1) if kept else None
+        past = adapter.reuse.resume(kept, self.start, self.end, 1) if kept else None
         left = dict[int, Tensor]()
         hooks = {self.site: put(torch.cat([self._clean(begin, self.start, 1), states[None]], 1))}
         hooks[stream_name(layer + 1, layer + 1)] = note(left, layer)
@@ -382,7 +382,7 @@ def reusable_prefix(
         kept = adapter.keys_values(ids[None])
         start = len(ids) // 2
         with torch.no_grad():
-            past = adapter.resume(kept, start, len(ids), 1)
+            past = adapter.reuse.resume(kept, start, len(ids), 1)
             resumed = adapter.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
         grown = adapter.reuse.grown(past)
     except Exception as error:  # a model may raise anything in an unsupported run

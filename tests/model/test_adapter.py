@@ -125,12 +125,12 @@ def test_a_run_that_continues_equals_a_full_run(build: Any) -> None:
     adapter = ModelAdapter(build())
     ids = zoo.prompt(adapter.model, 6)
     kept = adapter.keys_values(ids)
-    past = adapter.resume(kept, 4, 6, 2)
+    past = adapter.reuse.resume(kept, 4, 6, 2)
     continued = adapter.run(ids[:, 4:].expand(2, -1), past=past)
     torch.testing.assert_close(continued, adapter.run(ids).expand(2, -1, -1))
     grown = adapter.reuse.grown(past)
     joined = adapter.reuse.joined(
-        [(k[:1], v[:1]) for k, v in adapter.reuse.grown(adapter.resume(kept, 4, 4, 1))], kept, 6
+        [(k[:1], v[:1]) for k, v in adapter.reuse.grown(adapter.reuse.resume(kept, 4, 4, 1))], kept, 6
     )
     for (keys, values), (joined_keys, joined_values), (kept_keys, kept_values) in zip(grown, joined, kept, strict=True):
         torch.testing.assert_close(keys[:1], kept_keys)
