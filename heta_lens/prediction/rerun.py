@@ -277,9 +277,8 @@ class Rerun:
         """The hook point at which the states are put in."""
         return EMBED if self.layer is None else self.prompt.adapter.stream_name(self.layer)
 
-    @property
     def states(self) -> Float[Tensor, "pos d"]:
-        """The clean states at ``start:stop``."""
+        """Return the clean states at ``start:stop``."""
         return self.prompt.states(self.layer)[self.start : self.stop]
 
     @property
