@@ -12,6 +12,7 @@ from operator import index
 from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
 from heta_lens.model.weights import (
     is_elsewhere,
     is_readable,
-    output_weights,
+    on_units,
     quantised_modules,
     read_output_weights,
 )
@@ -106,14 +107,10 @@ def _in_training(model: Any) -> str | None:
         return "the model"
     for root in (model, wrapped(model)):
         for name, module in root.named_modules():
-            if module.training and _drops_out(module):
+            rates = (getattr(module, kind, 0) for kind in DROPOUT_RATES)
+            if module.training and any(isinstance(rate, float | int) and rate > 0 for rate in rates):
                 return f"{name} of the model"
     return None
-
-
-def _drops_out(module: nn.Module) -> bool:
-    rates = [getattr(module, name, 0) for name in DROPOUT_RATES]
-    return any(isinstance(rate, float | int) and rate > 0 for rate in rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +226,20 @@ class ModelAdapter:
         d_values = int(getattr(config, "n_key_value_heads", None) or heads) * int(config.d_head)
         return Sizes(self.layers, d, d_mlp, heads, self.vocabulary, self.dtype.itemsize, d_values)
 
+    @torch.no_grad()
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
-        """Return W_O by head; quantised and offloaded weights are run instead of read."""
-        config = self.model.cfg
-        return output_weights(self.model.blocks[layer].attn, int(config.n_heads), int(config.d_head), self.dtype)
+        """Return W_O by head; quantised and offloaded weights are run on unit vectors instead of read."""
+        attention, config = self.model.blocks[layer].attn, self.model.cfg
+        weights = read_output_weights(attention)
+        if weights is not None:
+            return weights
+        if not hasattr(attention, "o"):
+            raise ValueError(
+                f"W_O of a {type(attention).__name__} with quantised weights can be neither read nor run by itself: "
+                "load the model as a TransformerBridge"
+            )
+        weights = on_units(bare(attention.o), int(config.n_heads) * int(config.d_head), self.dtype)
+        return rearrange(weights, "(head d_head) d -> head d_head d", head=int(config.n_heads))
 
     @one_at_a_time("self")
     @torch.no_grad()

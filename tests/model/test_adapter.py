@@ -1,5 +1,6 @@
 """One interface to every kind of model: runs of ids with hooks, of some blocks, from kept keys and values."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from heta_lens.model.hooks import (
     put_positions,
     put_where,
 )
-from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules, read_output_weights
+from heta_lens.model.weights import is_elsewhere, is_readable, quantised_modules, read_output_weights
 
 
 @torch.no_grad()
@@ -230,9 +231,9 @@ def test_what_is_read_equals_what_the_model_shows(build) -> None:
 def test_quantised_weights_are_run(family: str) -> None:
     packed, plain = quantised.pair(family, torch.float64)
     assert "layers.0." in next(quantised_modules(packed))
-    for block, other in zip(packed.blocks, plain.blocks, strict=True):
+    for layer, (block, other) in enumerate(zip(packed.blocks, plain.blocks, strict=True)):
         assert read_output_weights(block.attn) is None
-        found = output_weights(block.attn, packed.cfg.n_heads, packed.cfg.d_head, torch.float64)
+        found = ModelAdapter(packed).output_weights(layer)
         torch.testing.assert_close(found, other.attn.W_O)
 
 
@@ -242,4 +243,4 @@ def test_one_that_can_neither_be_read_nor_run_is_refused() -> None:
             self._parameters, self._buffers = {"W_O": torch.zeros(2, dtype=torch.uint8)}, {}
 
     with pytest.raises(ValueError, match=r"W_O of a Attention with quantised weights .* load the model as a Transf"):
-        output_weights(Attention(), 1, 1, torch.float32)
+        ModelAdapter(SimpleNamespace(blocks=[SimpleNamespace(attn=Attention())], cfg=None)).output_weights(0)
