@@ -134,8 +134,7 @@ def effects(
         if how == "edge_patch":
             patched = edges_patched(pair, frozen=patterns == "frozen")
         else:
-            patched = pair.input_patched if layer is None else partial(pair.stream_patched, layer)
-
+            patched = partial(pair.patched, layer)
         members = members.to(prediction.embeddings.device)
         clean = patched(torch.zeros_like(members[:1]))  # the same way as the patched runs
         differences = clean - prediction.prompt.batches(batch, n).map(patched, members, n)
@@ -171,15 +170,16 @@ class Pair:
         states, places = self.replaced(self.source, rows)[:, start:stop], rows[:, start:stop]
         return picked(self.source, states, start, dict.fromkeys(names, lambda live: live[:, : stop - start][places]))
 
-    def input_patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+    def patched(self, layer: int | None, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        """Return the likelihood with each group's embeddings replaced, or with a layer's input."""
         start, _ = self.span(rows)
-        return likelihood(self.prediction, self.replaced(self.prediction, rows)[:, start:], self.scale, start)
-
-    def stream_patched(self, layer: int, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        name, (start, _) = self.prediction.adapter.stream_name(layer), self.span(rows)
-        clean = repeat(self.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
-        clean[rows] = self.replacements(rows, [name])[name].to(clean)
-        return likelihood(self.prediction, clean[:, start:], self.scale, start, layer)
+        if layer is None:
+            states = self.replaced(self.prediction, rows)
+        else:
+            name = self.prediction.adapter.stream_name(layer)
+            states = repeat(self.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
+            states[rows] = self.replacements(rows, [name])[name].to(states)
+        return likelihood(self.prediction, states[:, start:], self.scale, start, layer)
 
 
 def picked(
