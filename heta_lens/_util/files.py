@@ -1,7 +1,6 @@
 """Strict readers of files from elsewhere, and writers that never lose the previous content of a file.
 
-An unreadable file is refused in one sentence with the place of the fault. JSON is refused if it repeats a key, or has
-numbers or characters with which later code would fail.
+An unreadable file is refused in one sentence with the place of the fault.
 """
 
 import json

@@ -116,7 +116,8 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
                 f"this would take {total} {kind}, and at most {MOST_WORK} can be run: lower what is counted"
             )
     console = Console(file=sys.stderr)
-    if _is_watched(console) if show is None else show:
+    watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    if watched if show is None else show:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
         bars = Bars(*columns, console=console, transient=console.is_terminal)
         for kind, total in expected.items():
@@ -134,11 +135,6 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
     finally:
         if shown is not None:
             shown.stop()
-
-
-def _is_watched(console: Console) -> bool:
-    """Return whether somebody sees a bar: on a terminal, or in a notebook with ipywidgets."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 @contextmanager
