@@ -162,10 +162,8 @@ class Prompt:
     def prefix(self) -> Prefix:
         """The clean keys and values that runs continue from, if this model can continue; measured when first needed."""
         if self.known_prefix is None:
-            n = max(self.logits)
-            log_probs, hooked = log_softmax(self.logits[n]), bool(self.user_hooks)
             with counting(self.checks.setdefault("prefix_reuse", Counter())):
-                self.known_prefix = reusable_prefix(self.adapter, self.ids[:n], self.embeddings[:n], log_probs, hooked)
+                self.known_prefix = reusable_prefix(self)
         return self.known_prefix
 
     @property
@@ -365,33 +363,28 @@ class Rerun:
 
 
 # --------------------------------------------------------------------------------------------------- trials of a model
-def reusable_prefix(
-    adapter: ModelAdapter,
-    ids: Int[Tensor, "pos"],
-    embeddings: Float[Tensor, "pos d"],
-    log_probs: Float[Tensor, "vocab"],
-    hooked: bool,
-) -> Prefix:
+def reusable_prefix(prompt: Prompt) -> Prefix:
     """Try to continue a run of the prompt from the middle, because several models ignore kept keys and values."""
-    if hooked:
+    adapter, n = prompt.adapter, max(prompt.logits)
+    if prompt.user_hooks:
         return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
-    if len(ids) < 2:
+    if n < 2:
         return Prefix(None, "off: the context is a single token")
+    ids, start = prompt.ids[None, :n], n // 2
     try:
-        kept = adapter.keys_values(ids[None])
-        start = len(ids) // 2
+        kept = adapter.keys_values(ids)
         with torch.no_grad():
-            past = adapter.reuse.resume(kept, start, len(ids), 1)
-            resumed = adapter.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
+            past = adapter.reuse.resume(kept, start, n, 1)
+            hooks = {EMBED: put(prompt.embeddings[None, start:n])}
+            log_probs = adapter.run(ids[:, start:], hooks, past=past)[0, 0].log_softmax(-1)
         grown = adapter.reuse.grown(past)
     except Exception as error:  # a model may raise anything in an unsupported run
         reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
         return Prefix(None, f"off: {reason}")
     if len(kept) < adapter.layers:
         return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
-    allowed = 2 * adapter.rounding
-    changed = _changed(kept, grown, allowed) or _changed_prediction(resumed.log_softmax(-1), log_probs, allowed)
-    if changed:
+    clean, allowed = log_softmax(prompt.logits[n]), 2 * adapter.rounding
+    if changed := _changed(kept, grown, allowed) or _changed_prediction(log_probs, clean, allowed):
         return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
     return Prefix(kept, "on")
 
