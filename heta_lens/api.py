@@ -9,7 +9,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.cost import Estimate, estimated
 from heta_lens.methods.registry import MethodLike, method_of
 from heta_lens.model.lock import holding, one_at_a_time
-from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.spans_and_batches import about, batch_predictions, span_predictions
 from heta_lens.prediction.target import TargetLike

@@ -1,7 +1,6 @@
 """Strict readers of files from elsewhere, and writers that never lose the previous content of a file.
 
-An unreadable file is refused in one sentence with the place of the fault. JSON is refused if it repeats a key, or has
-numbers or characters with which later code would fail.
+An unreadable file is refused in one sentence with the place of the fault.
 """
 
 import json
@@ -10,7 +9,6 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from errno import EACCES
 from math import isinf
 from os import PathLike
@@ -139,11 +137,13 @@ def write_atomically(path: str | PathLike[str], data: bytes | str) -> Path:
     """
     content = data.encode() if isinstance(data, str) else data
     target = Path(os.path.realpath(path))
-    with naming(path):
+    try:
         if target.exists() and not target.is_file():
             target.write_bytes(content)
         else:
             _replace(target, content)
+    except OSError as error:  # which may name a temporary file
+        raise OSError(error.errno or 0, f"cannot write {path}: {error.strerror or error}") from error
     return Path(path)
 
 
@@ -162,15 +162,6 @@ def _replace(target: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Name the file in errors of the system, instead of a temporary file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno or 0, f"cannot write {path}: {error.strerror or error}") from error
 
 
 def check_distinct(paths: Mapping[str, str | PathLike[str] | None]) -> None:

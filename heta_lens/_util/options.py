@@ -119,12 +119,6 @@ def is_whole(value: Any) -> bool:
         return False
 
 
-def check_batch(batch: Any) -> None:
-    """Refuse values other than "auto" and a number of copies that run at once."""
-    if not isinstance(batch, str) or batch != "auto":
-        AtLeast(1, whole=True)("batch", batch)
-
-
 def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int]:
     """Return positions as plain numbers, all of them for None; ``of`` names the sequence in the error message."""
     if positions is None:
@@ -199,11 +193,6 @@ class Options:
             warn(unused)
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The options that are not at their default."""
-        return chosen(self)
-
-    @property
     def without_effect(self) -> Mapping[str, str]:
         """Options without effect, each with the option that makes it so: ``variant='gs' (…)``."""
         return {}
@@ -212,7 +201,7 @@ class Options:
     def unused_options(self) -> tuple[str, ...]:
         """Given options without effect; None and False leave something off and do not count."""
         reasons = self.without_effect
-        given = self.given.items() if reasons else ()
+        given = chosen(self).items() if reasons else ()
         return tuple(name for name, value in given if name in reasons and value is not None and value is not False)
 
     def unused_message(self) -> str:

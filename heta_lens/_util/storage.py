@@ -3,14 +3,15 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from io import BytesIO
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import IO, Any, get_type_hints
 
 import numpy as np
 from jaxtyping import jaxtyped
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as safetensors
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from heta_lens._util.files import brief, check_no_view, check_utf8, parse_json, regular_file, write_atomically
 from heta_lens._util.options import check_field_names, check_types
 
+LONGEST_HEADER = 10**8  # bytes, the limit of safetensors
 TENSOR, TUPLE, PAIRS, SET, NUMBER = "$tensor", "$tuple", "$pairs", "$set", "$number"
 
 
@@ -92,12 +94,7 @@ def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str,
 
 def of_bytes(raw: bytes, place: str, kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
     """Return the result of ``make`` for the value in the bytes of a file; ``place`` names the bytes in errors."""
-    try:
-        length = int.from_bytes(raw[:8], "little")
-        header, tensors = json.loads(raw[8 : 8 + length])["__metadata__"], tensors_of(raw)
-    except Exception as error:
-        raise ValueError(f"{place} is no {kind}: {reason(error)}") from None
-    return _made(header, lambda: tensors, place, kind, version, make)
+    return _read(BytesIO(raw), place, kind, version, make)
 
 
 def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
@@ -107,26 +104,16 @@ def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any
         OtherKind: The file is a safetensors file of another kind; the tensors of the file are not read.
         ValueError: The file is damaged, no safetensors file, of another version, or ``make`` refuses the value.
     """
-    regular_file(path)
+    with regular_file(path).open("rb") as file:
+        return _read(file, str(path), kind, version, make)
+
+
+def _read(file: IO[bytes], place: str, kind: str, version: int, make: Callable[[Any], Any]) -> Any:
     try:
-        file = safe_open(path, framework="pt")
-    except Exception as error:  # torch's too, for a file beyond the memory
-        raise ValueError(f"{path} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
-
-    def tensors() -> dict[str, Tensor]:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-
-    return _made(file.metadata() or {}, tensors, str(path), kind, version, make)
-
-
-def _made(
-    header: Mapping[str, str],
-    tensors: Callable[[], Mapping[str, Tensor]],
-    place: str,
-    kind: str,
-    version: int,
-    make: Callable[[Any], Any],
-) -> Any:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, LONGEST_HEADER))).get("__metadata__") or {}
+    except Exception as error:
+        raise ValueError(f"{place} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
     if header.get("format") != kind:
         raise OtherKind(f"{place} is a safetensors file, but not a {kind} file")
     if header.get("version") != str(version):
@@ -135,7 +122,8 @@ def _made(
             f"version {version}: install the heta_lens that wrote the file"
         )
     try:
-        return make(unpack(parse_json(header["value"]), tensors()))
+        file.seek(0)
+        return make(unpack(parse_json(header["value"]), tensors_of(file.read())))
     except Exception as error:  # every library below has exceptions for damaged input
         raise ValueError(f"{place} is a damaged {kind} file: {reason(error)}") from None
 

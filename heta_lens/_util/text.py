@@ -1,9 +1,9 @@
-"""Text: safe and clear printing, spans of words, sentences and tokens, and short forms of values."""
+"""Text: safe and clear printing, tables, spans of words, sentences and tokens, and short forms of values."""
 
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from itertools import islice, pairwise
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 from rich.cells import cell_len, set_cell_size
+from rich.table import Table
+from rich.text import Text
 
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
 # Marks that reorder text, and format characters out of place: invisible signs of other programs, and tags.
@@ -101,6 +103,29 @@ def _short(value: Any) -> str:
         return f"({', '.join(map(_short, value))})" if len(value) <= 2 else f"<{len(value)} of them>"
     shown = repr(value)
     return shown if len(shown) <= LONGEST else shown[:LONGEST] + "…"
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+def text_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[str] = (),
+    *,
+    header: bool = True,
+    bold: Collection[tuple[int, int]] = (),
+) -> Table:
+    """Return a table of texts, without characters to steer the terminal.
+
+    ``right`` are columns of numbers, ``bold`` the row and the column of each bold cell.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
+    for name in columns:
+        table.add_column(Text(legible(name)), justify="right" if name in right else "left", overflow="fold")
+    for number, cells in enumerate(rows):
+        styles = ["bold" if (number, column) in bold else "" for column in range(len(columns))]
+        texts = [legible(cell, keep="\n").replace("\t", "→") for cell in cells]
+        table.add_row(*map(Text, texts, styles))
+    return table
 
 
 # -------------------------------------------------------------------------------------------------------------- spans

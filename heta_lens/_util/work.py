@@ -23,7 +23,7 @@ from functools import partial
 from importlib.util import find_spec
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -39,7 +39,7 @@ FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and
 ENOUGH = 0.1  # share of the work from which the remaining time is estimated
 FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
 
-_counting: ContextVar["Counting | None"] = ContextVar("_counting", default=None)
+_counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
 _in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
 _said: set[str] = set()
 
@@ -61,26 +61,19 @@ class Work:
         return Work(self.forwards + other.forwards, self.backwards + other.backwards, self.hvps + other.hvps)
 
 
-class Counting(NamedTuple):
-    """A place where runs are counted, and the bar that they move."""
-
-    counts: Counter[str]
-    bar: "Bar | WorkLines | None"
-
-
 def count(kind: str, rows: int) -> None:
     """Add rows to the innermost count, and move its bar."""
-    counting = _counting.get()
-    if counting is not None:
-        counting.counts[kind] += rows
-        if counting.bar is not None:
-            counting.bar.advance(kind, rows)
+    progress = _counting.get()
+    if progress is not None:
+        progress.ran[kind] += rows
+        if progress.bar is not None:
+            progress.bar.advance(kind, rows)
 
 
 @contextmanager
 def counting(counts: Counter[str], bar: "Bar | WorkLines | None" = None) -> Iterator[Counter[str]]:
     """Count the work inside a block in ``counts``, and nowhere else."""
-    before = _counting.set(Counting(counts, bar))
+    before = _counting.set(Progress(counts, bar=bar))
     try:
         yield counts
     finally:
@@ -123,7 +116,8 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
                 f"this would take {total} {kind}, and at most {MOST_WORK} can be run: lower what is counted"
             )
     console = Console(file=sys.stderr)
-    if _is_watched(console) if show is None else show:
+    watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    if watched if show is None else show:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
         bars = Bars(*columns, console=console, transient=console.is_terminal)
         for kind, total in expected.items():
@@ -141,11 +135,6 @@ def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], s
     finally:
         if shown is not None:
             shown.stop()
-
-
-def _is_watched(console: Console) -> bool:
-    """Return whether somebody sees a bar: on a terminal, or in a notebook with ipywidgets."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 @contextmanager

@@ -30,8 +30,7 @@ from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, pattern
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.page import heat
-from heta_lens.prediction.activations import Activations
-from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.cache import Activations, Tokens
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, values_put
 from heta_lens.prediction.prediction import Prediction

@@ -21,7 +21,7 @@ from heta_lens.methods.causal_tracing import all_but_bos, with_noise
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import put_where
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, picked
 from heta_lens.prediction.prediction import Prediction

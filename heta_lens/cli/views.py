@@ -34,7 +34,7 @@ def show_table(
     bold: Collection[tuple[int, int]] = (),
 ) -> None:
     """Print a table of `text_table`, unless ``--json`` was given."""
-    from heta_lens._util.text_table import text_table
+    from heta_lens._util.text import text_table
 
     show(text_table(columns, rows, right, header=header, bold=bold))
 

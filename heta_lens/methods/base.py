@@ -21,9 +21,9 @@ from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
+from heta_lens.model.adapter import Masking
 from heta_lens.model.hooks import Hook, pattern_names, values_names
 from heta_lens.model.lock import holding, one_at_a_time
-from heta_lens.model.mask import Masking
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale, joint_logit

@@ -17,7 +17,7 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
 from heta_lens.model.weights import read_or_run, vector_of
-from heta_lens.prediction.activations import live
+from heta_lens.prediction.cache import live
 from heta_lens.prediction.prediction import Prediction
 
 Parts: TypeAlias = Float[Tensor, "part pos d"]

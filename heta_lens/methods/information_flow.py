@@ -17,7 +17,7 @@ from heta_lens._util.work import Work
 from heta_lens.methods.attention import AttentionMethod, shares
 from heta_lens.methods.base import Scores, full_ids, pattern_runs, value_runs
 from heta_lens.model.hooks import added_names, after_attention_name, head_outputs, stream_name
-from heta_lens.prediction.activations import live
+from heta_lens.prediction.cache import live
 from heta_lens.prediction.prediction import Prediction
 
 TINY = 1e-12  # added to divisors, or in place of smaller ones

@@ -17,8 +17,8 @@ from heta_lens._util.target_kinds import Kind, members, sides
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale
+from heta_lens.model.adapter import Mask, Masking, check_mask
 from heta_lens.model.batching import MASKED, Batches
-from heta_lens.model.mask import Mask, Masking, check_mask
 from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import likelihood, values_and_gradients
 from heta_lens.prediction.masking import masked_copies

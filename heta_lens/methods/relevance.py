@@ -13,9 +13,8 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work, count
 from heta_lens.methods.base import Method, Scores, WithMask
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import Masking, ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
-from heta_lens.model.mask import Masking
 from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms
 from heta_lens.prediction.prediction import Prediction
 

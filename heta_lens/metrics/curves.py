@@ -20,8 +20,8 @@ from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, finite_scores, ordinary, rows_of
+from heta_lens.model.adapter import Mask
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.mask import Mask
 from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction

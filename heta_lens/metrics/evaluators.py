@@ -13,7 +13,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
 from heta_lens.metrics.scores import Normalisation, normalised
-from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.cache import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 

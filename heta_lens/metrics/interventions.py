@@ -17,8 +17,8 @@ from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.scores import Positions, candidate_positions, check_number, finite_scores
+from heta_lens.model.adapter import Mask
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.mask import Mask
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 

@@ -2,6 +2,5 @@
 
 Read `adapter` first: it runs models, with hooks from `hooks` and kept keys and values from `key_values`. `loading` and
 `checkpoints` load models, `weights` reads weights, `norms_and_neurons` describes the parts of layers, `tokenizer`
-relates tokens and text, `batching` chooses batch sizes, `mask` names masks, and `lock` gives a model to one call at a
-time.
+relates tokens and text, `batching` chooses batch sizes, and `lock` gives a model to one call at a time.
 """

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import index
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -39,12 +40,11 @@ from heta_lens.model.hooks import (
 )
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
-from heta_lens.model.mask import Mask
-from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
 from heta_lens.model.weights import (
     is_elsewhere,
     is_readable,
-    output_weights,
+    on_units,
     quantised_modules,
     read_output_weights,
 )
@@ -56,6 +56,21 @@ LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks ar
 
 OutputForm: TypeAlias = int | None
 """The output of a block: the residual stream alone (None), or a tuple of this length that begins with the stream."""
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
+Mask: TypeAlias = MaskName | SupportsIndex | Tensor
+"""The replacement of a token's embedding: a name, a token's id or a vector."""
+
+
+def check_mask(name: str, mask: Any) -> None:
+    """Refuse a mask that is neither a known name, a token id nor a vector."""
+    if isinstance(mask, Tensor):
+        if mask.ndim != 1 or not mask.is_floating_point():
+            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
+    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
+        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
+
+
+Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 
 
 def check_decoder(model: Any) -> None:
@@ -92,14 +107,10 @@ def _in_training(model: Any) -> str | None:
         return "the model"
     for root in (model, wrapped(model)):
         for name, module in root.named_modules():
-            if module.training and _drops_out(module):
+            rates = (getattr(module, kind, 0) for kind in DROPOUT_RATES)
+            if module.training and any(isinstance(rate, float | int) and rate > 0 for rate in rates):
                 return f"{name} of the model"
     return None
-
-
-def _drops_out(module: nn.Module) -> bool:
-    rates = [getattr(module, name, 0) for name in DROPOUT_RATES]
-    return any(isinstance(rate, float | int) and rate > 0 for rate in rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +226,20 @@ class ModelAdapter:
         d_values = int(getattr(config, "n_key_value_heads", None) or heads) * int(config.d_head)
         return Sizes(self.layers, d, d_mlp, heads, self.vocabulary, self.dtype.itemsize, d_values)
 
+    @torch.no_grad()
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
-        """Return W_O by head; quantised and offloaded weights are run instead of read."""
-        config = self.model.cfg
-        return output_weights(self.model.blocks[layer].attn, int(config.n_heads), int(config.d_head), self.dtype)
+        """Return W_O by head; quantised and offloaded weights are run on unit vectors instead of read."""
+        attention, config = self.model.blocks[layer].attn, self.model.cfg
+        weights = read_output_weights(attention)
+        if weights is not None:
+            return weights
+        if not hasattr(attention, "o"):
+            raise ValueError(
+                f"W_O of a {type(attention).__name__} with quantised weights can be neither read nor run by itself: "
+                "load the model as a TransformerBridge"
+            )
+        weights = on_units(bare(attention.o), int(config.n_heads) * int(config.d_head), self.dtype)
+        return rearrange(weights, "(head d_head) d -> head d_head d", head=int(config.n_heads))
 
     @one_at_a_time("self")
     @torch.no_grad()
@@ -394,14 +415,10 @@ class ModelAdapter:
         """The continuation from kept keys and values, for the kind of the model."""
         return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
 
-    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
-        """Return arguments with which a run of positions ``start:stop`` continues the first ``start`` positions."""
-        return self.reuse.resume(keys_values, start, stop, batch, self.device)
-
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
         """Return every layer's keys and values; models that keep no keys and values return fewer pairs than layers."""
-        past = self.resume([], 0, ids.shape[1], 1)
+        past = self.reuse.resume([], 0, ids.shape[1], 1)
         self.run(ids, past=past)
         return self.reuse.grown(past)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -241,11 +241,6 @@ DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exao
 """Tokenizers that split digits off before anything else, which transformers does not read from GGUF files."""
 
 
-class GgufModel(NamedTuple):
-    model: Any
-    tokenizer: Any
-
-
 def gguf_path(name: str, gguf_file: str | None) -> Path | None:
     """Return the GGUF file at a path or in a folder; None for other models."""
     place = Path(name).expanduser()
@@ -261,7 +256,7 @@ def gguf_path(name: str, gguf_file: str | None) -> Path | None:
     return place
 
 
-def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel:
+def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Read the model and the tokenizer in a GGUF file, ready for `save_pretrained`."""
     check_extra("gguf", "reading a GGUF file")
     # Imported here because transformers before 5.20 has neither.
@@ -301,7 +296,7 @@ def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel
         backend = tokenizer.backend_tokenizer
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
-    return GgufModel(model, tokenizer)
+    return model, tokenizer
 
 
 def _undo_rounding(value: Any) -> Any:

@@ -124,23 +124,15 @@ def put_positions(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:
     return hook
 
 
-def put_where(places: Bool[Tensor, "copy pos"], rows: Float[Tensor, "row ..."]) -> Hook:
-    """Return a hook for replacing the activations at given places of the copies, in order; a run may be longer."""
+def put_where(places: Bool[Tensor, "copy pos"], rows: Float[Tensor, "..."]) -> Hook:
+    """Return a hook for replacing the activations at places of the copies: by a row each, in order, or by one for all.
+
+    A run may be longer.
+    """
 
     def hook(live: Float[Tensor, "copy pos ..."]) -> Float[Tensor, "copy pos ..."]:
         patched = live.clone()
         patched[:, : places.shape[1]][places] = rows.to(live)
-        return patched
-
-    return hook
-
-
-def put_at(copies: Bool[Tensor, "copy"], position: int, state: Float[Tensor, "..."]) -> Hook:
-    """Return a hook for replacing the activation at a position, in the chosen copies."""
-
-    def hook(live: Float[Tensor, "copy pos ..."]) -> Float[Tensor, "copy pos ..."]:
-        patched = live.clone()
-        patched[copies, position] = state.to(live)
         return patched
 
     return hook

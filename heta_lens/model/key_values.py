@@ -24,21 +24,15 @@ class KeyValueReuse(ABC):
     position_axis: ClassVar[int]  # of kept keys and values
 
     @abstractmethod
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
-        """Return arguments with which a run of positions ``start:stop`` continues the prefix."""
-
-    @abstractmethod
-    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        """Return all layers' keys and values after a run, both continued and added."""
-
-    def resume(
-        self, keys_values: KeysValues, start: int, stop: int, batch: int, device: torch.device
-    ) -> dict[str, Any]:
+    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
         """Return arguments with which a run of positions ``start:stop`` continues the first ``start`` positions.
 
         Every run needs new arguments, because the run appends its keys and values; `grown` reads the result.
         """
-        return self.arguments(self._part(keys_values, 0, start, batch), start, stop, batch, device)
+
+    @abstractmethod
+    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
+        """Return all layers' keys and values after a run, both continued and added."""
 
     def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
         """Return keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
@@ -67,12 +61,12 @@ class BridgeReuse(KeyValueReuse):
 
     position_axis: ClassVar[int] = 2
 
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:  # noqa: ARG002
+    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:  # noqa: ARG002
         from transformers import DynamicCache
 
         # A plain cache, because the caches that models create may keep only a sliding window.
         cache = DynamicCache()
-        for layer, (keys, values) in enumerate(prefix if start else []):
+        for layer, (keys, values) in enumerate(self._part(keys_values, 0, start, batch) if start else []):
             cache.update(keys, values, layer)
         return dict.fromkeys(self._names, cache) | {"use_cache": True}  # TransformerLens turns the cache off by default
 
@@ -98,9 +92,10 @@ class HookedTransformerReuse(KeyValueReuse):
 
     position_axis: ClassVar[int] = 1
 
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
+    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
         from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
 
+        device, prefix = self.model.embed.W_E.device, self._part(keys_values, 0, start, batch)
         empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, device, batch)
         entries = list(starmap(TransformerLensKeyValueCacheEntry, prefix)) or empty.entries
         attend = torch.ones(batch, stop, dtype=torch.int, device=device)

@@ -225,20 +225,15 @@ def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
 # ---------------------------------------------------------------------------------------------------- prompts as text
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
     """Return the tokens of a prompt; refuse words without a token by name."""
-    check_text(text)
+    if not text.strip():
+        raise ValueError("the text is empty: give the prompt that the model is to continue")
+    check_utf8("the text", text)
     ids = model.to_tokens(text, truncate=False)
     longest = model.cfg.n_ctx
     if ids.shape[1] > longest:
         raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
     refuse_unknown(model, text)
     return ids
-
-
-def check_text(text: str) -> None:
-    """Refuse text that is empty or not valid UTF-8."""
-    if not text.strip():
-        raise ValueError("the text is empty: give the prompt that the model is to continue")
-    check_utf8("the text", text)
 
 
 def refuse_unknown(model: Any, text: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -84,33 +83,19 @@ def read_output_weights(attention: Any) -> Float[Tensor, "head d_head d"] | None
 
 
 @torch.no_grad()
-def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) -> Float[Tensor, "head d_head d"]:
-    """Return W_O; an output projection that cannot be read is run on unit vectors."""
-    weights = read_output_weights(attention)
-    if weights is not None:
-        return weights
-    if not hasattr(attention, "o"):
-        raise ValueError(
-            f"W_O of a {type(attention).__name__} with quantised weights can be neither read nor run by itself: "
-            "load the model as a TransformerBridge"
-        )
-    return rearrange(run(bare(attention.o), heads * d_head, dtype), "(head d_head) d -> head d_head d", head=heads)
-
-
-@torch.no_grad()
 def read_or_run(part: Any, name: str, projection: str, width: int, dtype: torch.dtype) -> Tensor:
     """Return a weight of an attention or an MLP in the shape of TransformerLens; ``[in, out]`` if it has to be run."""
     linear = getattr(part, projection, None)
     weight = None if linear is None else stored(bare(linear)).get("weight")
     if weight is not None and not is_readable(weight):
-        return run(bare(linear), width, dtype)
+        return on_units(bare(linear), width, dtype)
     try:
         return getattr(part, name).detach()
     except NotImplementedError as error:
         raise ValueError(f"{name} of a {type(part).__name__} can be neither read nor run by itself: {error}") from None
 
 
-def run(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into out"]:
+def on_units(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into out"]:
     """Return the images of all unit vectors under a linear map."""
     weight = stored(projection).get("weight")
     offloaded = hasattr(projection, "_hf_hook") and is_elsewhere(weight)  # accelerate loads such weights for a run

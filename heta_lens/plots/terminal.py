@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from heta_lens._util.text import cut, legible, single_line, visible
-from heta_lens._util.text_table import text_table
+from heta_lens._util.text import cut, legible, single_line, text_table, visible
 from heta_lens.attribution import TEMPLATE, Attribution
 from heta_lens.plots.attribution_text import LAST, score_formula
 from heta_lens.plots.scales import ColouredScores, last_row, percent_at, percent_of, shade_of, share_note, tint

@@ -14,8 +14,8 @@ from scipy.special import comb
 from torch import Tensor
 
 from heta_lens._util.python import extra
+from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import Batches
-from heta_lens.model.mask import Mask
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale

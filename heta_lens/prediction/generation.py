@@ -5,7 +5,6 @@ If the model continues from kept keys and values, every token costs a run of a s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 from heta_lens._util.python import warn_once
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
-from heta_lens.model.hooks import EMBED, Hook, KeysValues
+from heta_lens.model.hooks import EMBED, Hook, KeysValues, put_positions
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
@@ -74,7 +73,7 @@ class Writer:
     @torch.no_grad()
     def start(self) -> Draft:
         """Return the empty continuation."""
-        past = self.adapter.resume([], 0, len(self.ids), 1) if self.resumes else {}
+        past = self.adapter.reuse.resume([], 0, len(self.ids), 1) if self.resumes else {}
         logits = self.adapter.run(self.ids[None], self._hooks, past=past)[:, 0]
         return Draft(self.ids.new_empty(1, 0), log_softmax(logits), self.adapter.reuse.grown(past) if past else None)
 
@@ -82,49 +81,31 @@ class Writer:
     def then(self, draft: Draft, parents: Int[Tensor, "row"], tokens: Int[Tensor, "row"]) -> Draft:
         """Append a token to each of the parents' rows of a draft."""
         ids = torch.cat([draft.ids[parents], rearrange(tokens, "row -> row 1")], 1)
+        length, kept = len(self.ids) + ids.shape[1], draft.kept
         grown: list[KeysValues] = []
-        if draft.kept is None:
-            run, length = partial(self._run_all, ids), len(self.ids) + ids.shape[1]
-        else:
-            run, length = partial(self._continue, ids, draft.kept, parents, grown), 1
+
+        def run_all(rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
+            context = repeat(self.ids, "pos -> copy pos", copy=len(rows))
+            return log_softmax(self.adapter.run(torch.cat([context, ids[rows]], 1), self._hooks)[:, 0])
+
+        def run_last(rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
+            own = parents[rows]
+            before = [(keys[own.to(keys.device)], values[own.to(keys.device)]) for keys, values in kept or ()]
+            past = self.adapter.reuse.resume(before, length - 1, length, len(rows))
+            log_probs = log_softmax(self.adapter.run(ids[rows, -1:], past=past)[:, 0])
+            grown.append(self.adapter.reuse.grown(past))
+            return log_probs
+
         rows = torch.arange(len(ids), device=ids.device)
-        return Draft(ids, self.batches.map(run, rows, length), _stacked(grown) if grown else None)
-
-    def _run_all(self, ids: Int[Tensor, "row step"], rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
-        context = repeat(self.ids, "pos -> copy pos", copy=len(rows))
-        logits = self.adapter.run(torch.cat([context, ids[rows]], 1), self._hooks)[:, 0]
-        return log_softmax(logits)
-
-    def _continue(
-        self,
-        ids: Int[Tensor, "row step"],
-        kept: KeysValues,
-        parents: Int[Tensor, "row"],
-        grown: list[KeysValues],
-        rows: Int[Tensor, "part"],
-    ) -> Float[Tensor, "part vocab"]:
-        length = len(self.ids) + ids.shape[1]
-        from_rows = parents[rows]
-        before = [(keys[from_rows.to(keys.device)], values[from_rows.to(keys.device)]) for keys, values in kept]
-        past = self.adapter.resume(before, length - 1, length, len(rows))
-        log_probs = log_softmax(self.adapter.run(ids[rows, -1:], past=past)[:, 0])
-        grown.append(self.adapter.reuse.grown(past))
-        return log_probs
+        if kept is None:
+            return Draft(ids, self.batches.map(run_all, rows, length), None)
+        log_probs = self.batches.map(run_last, rows, 1)
+        layers = [zip(*pairs, strict=True) for pairs in zip(*grown, strict=True)]
+        return Draft(ids, log_probs, [(torch.cat(keys), torch.cat(values)) for keys, values in layers])
 
     @property
     def _hooks(self) -> dict[str, Hook]:
-        return {} if self.states is None else {EMBED: partial(_with_states, self.states)}
-
-
-def _with_states(states: Float[Tensor, "pos d"], live: Float[Tensor, "row length d"]) -> Float[Tensor, "row length d"]:
-    """Replace the states of the context, and keep the states of the continuation."""
-    return torch.cat([repeat(states, "pos d -> row pos d", row=len(live)).to(live), live[:, len(states) :]], 1)
-
-
-def _stacked(parts: Sequence[KeysValues]) -> KeysValues:
-    """Join the keys and values of several batches of rows."""
-    layers = [zip(*pairs, strict=True) for pairs in zip(*parts, strict=True)]
-    return [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
+        return {} if self.states is None else {EMBED: put_positions(self.states, 0, len(self.states))}
 
 
 def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | None) -> list[Int[Tensor, "step"]]:

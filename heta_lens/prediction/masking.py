@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import Divergence
+from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import MASKED, Batches
-from heta_lens.model.mask import Mask
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun

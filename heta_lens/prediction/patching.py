@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -12,20 +12,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens._util.options import AtLeast, Batch, check_choice, chosen_positions
+from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
 from heta_lens.model.hooks import (
     BatchHook,
     Hook,
     pattern_name,
-    put_at,
     put_positions,
     put_where,
     queries_keys_names,
     values_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.mask import Mask, check_mask
+from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
 
@@ -36,7 +35,8 @@ Patterns: TypeAlias = Literal["frozen", "recomputed"]
 def check_reading(scale: Scale, batch: Batch) -> None:
     """Refuse an unknown scale or batch size."""
     check_choice("scale", scale, get_args(Scale))
-    check_batch(batch)
+    if not isinstance(batch, str) or batch != "auto":
+        AtLeast(1, whole=True)("batch", batch)
 
 
 def check_patch(
@@ -132,10 +132,9 @@ def effects(
         other = prediction.mask_vector(mask) if reference is None else reference.embeddings
         pair = Pair(prediction, source, other, scale)
         if how == "edge_patch":
-            patched = Edges(pair, patterns == "frozen").patched
+            patched = edges_patched(pair, frozen=patterns == "frozen")
         else:
-            patched = pair.input_patched if layer is None else partial(pair.stream_patched, layer)
-
+            patched = partial(pair.patched, layer)
         members = members.to(prediction.embeddings.device)
         clean = patched(torch.zeros_like(members[:1]))  # the same way as the patched runs
         differences = clean - prediction.prompt.batches(batch, n).map(patched, members, n)
@@ -171,19 +170,16 @@ class Pair:
         states, places = self.replaced(self.source, rows)[:, start:stop], rows[:, start:stop]
         return picked(self.source, states, start, dict.fromkeys(names, lambda live: live[:, : stop - start][places]))
 
-    def read(self, states: Float[Tensor, "copy pos d"], start: int, layer: int | None = None) -> Float[Tensor, "copy"]:
-        """Return the likelihood of the target, with given states from a position on."""
-        return self.prediction.read(self.prediction.rerun(start, layer=layer).logits(states), self.scale)
-
-    def input_patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+    def patched(self, layer: int | None, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        """Return the likelihood with each group's embeddings replaced, or with a layer's input."""
         start, _ = self.span(rows)
-        return self.read(self.replaced(self.prediction, rows)[:, start:], start)
-
-    def stream_patched(self, layer: int, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        name, (start, _) = self.prediction.adapter.stream_name(layer), self.span(rows)
-        clean = repeat(self.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
-        clean[rows] = self.replacements(rows, [name])[name].to(clean)
-        return self.read(clean[:, start:], start, layer)
+        if layer is None:
+            states = self.replaced(self.prediction, rows)
+        else:
+            name = self.prediction.adapter.stream_name(layer)
+            states = repeat(self.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
+            states[rows] = self.replacements(rows, [name])[name].to(states)
+        return likelihood(self.prediction, states[:, start:], self.scale, start, layer)
 
 
 def picked(
@@ -203,47 +199,36 @@ def picked(
     return results
 
 
-@dataclass(frozen=True, eq=False)
-class Edges:
-    """Runs with changed values for the last position, and with clean attention if patterns are ``frozen``.
+def edges_patched(pair: Pair, *, frozen: bool) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
+    """Return a function for runs with changed values for the last position; ``frozen`` patterns are clean.
 
     Every position reads the other values, so the earlier positions are made clean again at the input of every layer.
     Patterns are frozen by queries and keys, because a hook on a pattern comes too late in several models. The user's
     hooks see these runs like other runs.
     """
+    prediction, adapter, n = pair.prediction, pair.prediction.adapter, len(pair.prediction)
 
-    pair: Pair
-    frozen: bool
+    def clean(positions: int | slice, names: Iterable[str]) -> dict[str, Tensor]:
+        picks = dict.fromkeys(names, lambda live: live[0, :n][positions].clone())
+        return picked(prediction, prediction.embeddings[None], 0, picks)
 
-    def patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        prediction, (start, _) = self.pair.prediction, self.pair.span(rows)
-        edges, last = rows.clone(), rows.clone()
-        edges[:, -1], last[:, :-1] = False, False
-        values = self.pair.replacements(edges, map(values_name, range(prediction.adapter.layers)))
-        stays, position = ~rows[:, -1], len(prediction) - 1 - start
+    before = clean(slice(-1), map(adapter.stream_name, range(1, adapter.layers)))
+    of_last = clean(-1, attention_names(adapter)) if frozen else {}
+
+    def patched(rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        start, _ = pair.span(rows)
+        edges, last, attending = rows.clone(), rows.clone(), ~rows
+        edges[:, -1], last[:, :-1], attending[:, :-1] = False, False, False
+        values = pair.replacements(edges, map(values_name, range(adapter.layers)))
         hooks: dict[str, Hook] = {
             **{name: put_where(edges[:, start:], other) for name, other in values.items()},
-            **{name: put_positions(states[start:], 0, position) for name, states in self._before.items()},
-            **{name: put_at(stays, position, state) for name, state in self._attending.items()},
+            **{name: put_positions(states[start:], 0, n - 1 - start) for name, states in before.items()},
+            **{name: put_where(attending[:, start:], state) for name, state in of_last.items()},
         }
-        with prediction.adapter.hooked(list(hooks.items())):
-            return self.pair.read(self.pair.replaced(prediction, last)[:, start:], start)
+        with adapter.hooked(list(hooks.items())):
+            return likelihood(prediction, pair.replaced(prediction, last)[:, start:], pair.scale, start)
 
-    @cached_property
-    def _before(self) -> dict[str, Float[Tensor, "before d"]]:
-        """The clean inputs of all layers but the first, at the positions before the last."""
-        adapter = self.pair.prediction.adapter
-        return self._clean(slice(-1), map(adapter.stream_name, range(1, adapter.layers)))
-
-    @cached_property
-    def _attending(self) -> dict[str, Float[Tensor, "head d_head"]]:
-        """The clean queries and keys of the last position, if patterns are frozen."""
-        return self._clean(-1, attention_names(self.pair.prediction.adapter)) if self.frozen else {}
-
-    def _clean(self, positions: int | slice, names: Iterable[str]) -> dict[str, Tensor]:
-        prediction = self.pair.prediction
-        picks = dict.fromkeys(names, lambda live: live[0, : len(prediction)][positions].clone())
-        return picked(prediction, prediction.embeddings[None], 0, picks)
+    return patched
 
 
 # ---------------------------------------------------------------------------------------------- values for many runs

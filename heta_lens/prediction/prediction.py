@@ -20,13 +20,11 @@ from heta_lens._util.numerics import check_finite
 from heta_lens._util.python import Lazy
 from heta_lens._util.target_kinds import Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import Mask, ModelAdapter
 from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
-from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.activations import Activations, live
-from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.cache import Activations, Tokens, live
 from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
 from heta_lens.prediction.target import (
     Scale,
@@ -34,7 +32,6 @@ from heta_lens.prediction.target import (
     called,
     check_connected,
     context_length,
-    is_function,
     joint_logit,
     log_softmax,
     on_scale,
@@ -191,15 +188,12 @@ class Prediction:
     @property
     def log_probs(self) -> Float[Tensor, "vocab"]:
         """The clean next-token log-probabilities."""
-        return self.prompt.log_probs[self.length]
+        return log_softmax(self.logits)
 
     @property
     def logits(self) -> Float[Tensor, "vocab"]:
-        """The clean next-token logits, in float32 or better; from a run of the model, where they were not kept."""
-        if self.length in self.prompt.logits:
-            return self.prompt.logits[self.length]
-        with torch.no_grad():
-            return self.rerun(self.length - 1).logits(self.embeddings[None, -1:])[0]
+        """The clean next-token logits, in float32 or better."""
+        return self.prompt.logits[self.length]
 
     def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
         """Return how likely the target is; for a contrast, how much more likely than the second is the first.
@@ -235,8 +229,8 @@ class Prediction:
     @property
     def value(self) -> Float[Tensor, ""]:
         """g of the clean prediction."""
-        plain = not callable(self.target)
-        return self.objective(self.log_probs if plain else self.logits, self.log_probs)
+        log_probs = self.log_probs
+        return self.objective(self.logits if callable(self.target) else log_probs, log_probs)
 
     @property
     def target_text(self) -> str | tuple[str, ...]:
@@ -278,14 +272,12 @@ def predictions(
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
     At least ``needed`` ids of the prompt are determined.
     """
-    contexts = dict[int, bool]()  # by length: whether their logits are kept
     for n, target in targets.items():
-        contexts[n] = is_function(target)
         needed = max(needed, n + (follow and target is None))
-    prompt = Prompt.checked(adapter, cached, contexts, tokens, needed=needed)
+    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed)
     explained = []
     for n, target in targets.items():
-        log_probs = prompt.log_probs[n]
+        log_probs = log_softmax(prompt.logits[n])
         if target is None:
             target = int(prompt.ids[n] if follow else log_probs.argmax())
         resolved, others = resolve(adapter, prompt.ids[:n], target, log_probs)

@@ -12,21 +12,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens._util.numerics import distance
 from heta_lens._util.work import count, counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, choose_batches, shared_starts
+from heta_lens.model.batching import Batches, choose_batches, out_of_memory, shared_starts
 from heta_lens.model.hooks import (
     EMBED,
     READ,
     BatchHook,
     Hook,
+    KeysValues,
     ReadAt,
     names_filter,
     note,
@@ -36,37 +38,51 @@ from heta_lens.model.hooks import (
     stream_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.activations import Activations, check_attends_back, live
-from heta_lens.prediction.chat import ChatPrompt
-from heta_lens.prediction.checks import (
-    BlocksAlone,
-    Prefix,
+from heta_lens.prediction.cache import (
+    Activations,
     Replay,
     Tokens,
     Vocabulary,
-    blocks_alone,
     cached_tokens,
+    check_attends_back,
     check_causal,
-    reusable_prefix,
+    live,
 )
+from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.target import log_softmax
 
+LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared absolutely
+TRIED = 4  # tokens with which blocks are tried
 TAIL = 16  # positions before the prediction that are recomputed with every window
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The keys and values from which runs of a prompt continue, or None; and a note for the diagnostics."""
+
+    kept: KeysValues | None
+    note: str
+
+
+class BlocksAlone(NamedTuple):
+    """A flag for blocks that compute the same alone as in the model, and the reason if blocks do not."""
+
+    same: bool
+    why: str = ""
 
 
 @dataclass(eq=False, repr=False)
 class Prompt:
     """Tokens, and a live model that computes from them what was cached.
 
-    ``log_probs`` are the clean predictions after contexts of these lengths, ``logits`` those that were worth keeping.
-    ``ids`` end with the longest context, unless the user's hooks must see the prompt as it was cached.
+    ``logits`` are the clean predictions after contexts of these lengths, in float32 or better. ``ids`` end with the
+    longest context, unless the user's hooks must see the prompt as it was cached.
     """
 
     adapter: ModelAdapter
     cached: Activations
     ids: Int[Tensor, "pos"]
     embeddings: Float[Tensor, "pos d"]  # in float32 or better
-    log_probs: Mapping[int, Float[Tensor, "vocab"]]
     logits: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
     mismatch: float  # largest relative difference between the cache and the check run
@@ -78,11 +94,11 @@ class Prompt:
 
     @classmethod
     def checked(
-        cls, adapter: ModelAdapter, cached: Activations, contexts: Mapping[int, bool], tokens: Tokens, *, needed: int
+        cls, adapter: ModelAdapter, cached: Activations, contexts: Sequence[int], tokens: Tokens, *, needed: int
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still computes what was cached.
 
-        ``contexts`` are context lengths, each with whether to keep its logits. At least ``needed`` ids are determined.
+        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined.
         """
         check_causal(adapter, cached)
         ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
@@ -97,8 +113,7 @@ class Prompt:
             cached,
             ids[:end],
             embeddings[:end],
-            log_probs=dict(zip(contexts, log_softmax(replayed.logits), strict=True)),
-            logits={n: row.clone() for n, row in zip(contexts, replayed.logits, strict=True) if contexts[n]},
+            logits=dict(zip(contexts, replayed.logits, strict=True)),
             user_hooks=user_hooks,
             mismatch=replayed.mismatch,
             checks={"cache": counts},
@@ -117,7 +132,6 @@ class Prompt:
             cached,
             self.ids[start:stop],
             cached[EMBED].to(self.embeddings),
-            log_probs={stop - start: log_softmax(logits)},
             logits={stop - start: logits},
             user_hooks=(),
             mismatch=self.mismatch,
@@ -148,11 +162,8 @@ class Prompt:
     def prefix(self) -> Prefix:
         """The clean keys and values that runs continue from, if this model can continue; measured when first needed."""
         if self.known_prefix is None:
-            n = max(self.log_probs)
             with counting(self.checks.setdefault("prefix_reuse", Counter())):
-                self.known_prefix = reusable_prefix(
-                    self.adapter, self.ids[:n], self.embeddings[:n], self.log_probs[n], bool(self.user_hooks)
-                )
+                self.known_prefix = reusable_prefix(self)
         return self.known_prefix
 
     @property
@@ -264,9 +275,8 @@ class Rerun:
         """The hook point at which the states are put in."""
         return EMBED if self.layer is None else self.prompt.adapter.stream_name(self.layer)
 
-    @property
     def states(self) -> Float[Tensor, "pos d"]:
-        """The clean states at ``start:stop``."""
+        """Return the clean states at ``start:stop``."""
         return self.prompt.states(self.layer)[self.start : self.stop]
 
     @property
@@ -294,12 +304,12 @@ class Rerun:
         else:
             begin, changed = self.start, torch.cat([states, self._clean(self.stop, self.end, batch)], 1)
             if gap:
-                past = adapter.resume(kept, self.start, self.stop, batch)
+                past = adapter.reuse.resume(kept, self.start, self.stop, batch)
                 ids = self._ids(self.start, self.stop, batch)
                 adapter.run(ids, {self.site: put(states)}, past=past, first=self._first)
                 kept = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, self._first)
                 begin, changed = self.tail, self._clean(self.tail, self.end, batch)
-            logits = self._run(begin, changed, past=adapter.resume(kept, begin, self.end, batch))
+            logits = self._run(begin, changed, past=adapter.reuse.resume(kept, begin, self.end, batch))
         return logits if self.read else logits[:, 0]
 
     def _from_the_first_token(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
@@ -331,7 +341,7 @@ class Rerun:
         adapter, layer = self.prompt.adapter, self.layer or 0
         kept = self.prompt.prefix().kept if self.start else None
         begin = self.start if kept else 0
-        past = adapter.resume(kept, self.start, self.end, 1) if kept else None
+        past = adapter.reuse.resume(kept, self.start, self.end, 1) if kept else None
         left = dict[int, Tensor]()
         hooks = {self.site: put(torch.cat([self._clean(begin, self.start, 1), states[None]], 1))}
         hooks[stream_name(layer + 1, layer + 1)] = note(left, layer)
@@ -350,3 +360,80 @@ class Rerun:
     def _clean(self, start: int, stop: int, batch: int) -> Float[Tensor, "batch pos d"]:
         states = self.prompt.embeddings if start == stop else self.prompt.states(self.layer)  # which may take a run
         return repeat(states[start:stop], "pos d -> batch pos d", batch=batch)
+
+
+# --------------------------------------------------------------------------------------------------- trials of a model
+def reusable_prefix(prompt: Prompt) -> Prefix:
+    """Try to continue a run of the prompt from the middle, because several models ignore kept keys and values."""
+    adapter, n = prompt.adapter, max(prompt.logits)
+    if prompt.user_hooks:
+        return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
+    if n < 2:
+        return Prefix(None, "off: the context is a single token")
+    ids, start = prompt.ids[None, :n], n // 2
+    try:
+        kept = adapter.keys_values(ids)
+        with torch.no_grad():
+            past = adapter.reuse.resume(kept, start, n, 1)
+            hooks = {EMBED: put(prompt.embeddings[None, start:n])}
+            log_probs = adapter.run(ids[:, start:], hooks, past=past)[0, 0].log_softmax(-1)
+        grown = adapter.reuse.grown(past)
+    except Exception as error:  # a model may raise anything in an unsupported run
+        reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
+        return Prefix(None, f"off: {reason}")
+    if len(kept) < adapter.layers:
+        return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
+    clean, allowed = log_softmax(prompt.logits[n]), 2 * adapter.rounding
+    if changed := _changed(kept, grown, allowed) or _changed_prediction(log_probs, clean, allowed):
+        return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
+    return Prefix(kept, "on")
+
+
+def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
+    """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
+    for layer, pairs in enumerate(zip(kept, grown, strict=True)):
+        for before, after in zip(*pairs, strict=True):
+            if before.shape != after.shape:
+                return f"those of layer {layer} (from shape {list(before.shape)} to {list(after.shape)})"
+            off, allowed = distance(after, before, least)
+            if not off <= allowed:
+                return f"those of layer {layer} (off by {off:.1e})"
+    return ""
+
+
+def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab"], allowed: float) -> str:
+    """Describe a different prediction: likely tokens are compared in nats, unlikely ones relative to the largest."""
+    likely = clean > clean.max() - LIKELY
+    gap = float((now - clean)[likely].abs().max())
+    if not gap <= allowed:
+        return f"the prediction by {gap:.1e} nats"
+    off = distance(now, clean).relative
+    return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
+
+
+@torch.no_grad()
+def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
+    """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
+
+    Blocks of some architectures pass more to later blocks than the residual stream. A run of other tokens first
+    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
+    it again.
+    """
+    few = ids[None, :TRIED]
+    streams = adapter.streams(few, range(adapter.layers + 1))
+    adapter.run((few + 1) % adapter.vocabulary)
+    count("forwards", len(few))  # for all blocks together
+    for layer in reversed(range(adapter.layers)):
+        left: dict[int, Tensor] = {}
+        leaving = stream_name(layer + 1, layer + 1)  # the output of the layer, even if the next layer does not run
+        try:
+            hooks = {adapter.stream_name(layer): put(streams[layer]), leaving: note(left, layer)}
+            adapter.run(few, hooks, only=layer)
+            off, allowed = distance(left[layer], streams[layer + 1])
+        except Exception as error:  # a model may raise anything in an unsupported run
+            if isinstance(error, RuntimeError) and out_of_memory(error):
+                raise
+            return BlocksAlone(False, f"block {layer} cannot run alone ({type(error).__name__}: {error})")
+        if off > allowed:
+            return BlocksAlone(False, f"block {layer} does something else when it runs alone (off by {off:.1e})")
+    return BlocksAlone(True)

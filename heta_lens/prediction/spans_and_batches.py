@@ -13,9 +13,8 @@ from heta_lens._util.files import brief
 from heta_lens._util.options import is_whole
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
-from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.cache import Activations, Tokens, Vocabulary, numbers_of
 from heta_lens.prediction.chat import ChatPrompt
-from heta_lens.prediction.checks import Tokens, Vocabulary, check_unpadded, numbers_of, real_parts
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.prediction.target import TargetLike, context_length
 
@@ -116,6 +115,34 @@ def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
     if ids.shape != shape:
         raise ValueError(f"tokens= must be the ids of the cached prompts, of shape {shape}; got {tuple(ids.shape)}")
     return ids.tolist()
+
+
+def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
+    """Return the contiguous range of real tokens in every prompt, from an attention mask with 1 at real tokens."""
+    rows = numbers_of(mask, "attention_mask= takes a tensor of 0 and 1, a row for each prompt")
+    if rows.shape != (prompts, length):
+        raise ValueError(
+            f"attention_mask= must be of shape {(prompts, length)}, as the cached tokens; got {tuple(rows.shape)}"
+        )
+    if not ((rows == 0) | (rows == 1)).all():
+        raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
+    parts = []
+    for number, row in enumerate(rows.bool().cpu()):
+        positions = row.nonzero().flatten().tolist()
+        if not positions or len(positions) != positions[-1] + 1 - positions[0]:
+            raise ValueError(f"attention_mask= must be 1 in one stretch of prompt {number}: padding is at an end")
+        parts.append(slice(positions[0], positions[-1] + 1))
+    return parts
+
+
+def check_unpadded(ids: list[int], pad: int | None, bos: int | None) -> None:
+    """Refuse a prompt of a batch without a mask that seems to be padded."""
+    leading = ids[0] == pad and (pad != bos or ids[1:2] == [pad])
+    if pad is not None and (leading or ids[-1] == pad):
+        raise ValueError(
+            f"it {'begins' if leading else 'ends'} with the padding token {pad}: pass attention_mask=, 1 where a token "
+            "is real (all ones if this token is)"
+        )
 
 
 def one_each(name: str, given: Any, count: int, of: str) -> list[Any]:

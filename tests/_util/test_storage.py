@@ -141,7 +141,7 @@ VALUES: list[Any] = [
 def test_what_was_written_is_read_exactly(value: Any) -> None:
     raw = to_bytes(KIND, 1, {"value": value})
     assert same(of_bytes(raw, "here", KIND, 1)["value"], value)
-    with pytest.raises(ValueError, match=r"here is no tests\.value: "):
+    with pytest.raises(ValueError, match=r"here is not a tests\.value file"):
         of_bytes(raw[:20], "here", KIND, 1)
 
 

@@ -1,5 +1,6 @@
 """One interface to every kind of model: runs of ids with hooks, of some blocks, from kept keys and values."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,10 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
     note,
     put,
-    put_at,
     put_positions,
     put_where,
 )
-from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules, read_output_weights
+from heta_lens.model.weights import is_elsewhere, is_readable, quantised_modules, read_output_weights
 
 
 @torch.no_grad()
@@ -115,7 +115,7 @@ def test_states_are_replaced_in_a_copy_and_only_where_they_should_be() -> None:
     assert torch.equal(put_positions(clean, 1, 3)(LIVE), expected)
     expected = LIVE.clone()
     expected[1, 2] = -1
-    assert torch.equal(put_at(torch.tensor([False, True]), 2, clean[0])(LIVE), expected)
+    assert torch.equal(put_where(torch.tensor([[False] * 3, [False, False, True]]), clean[0])(LIVE), expected)
     assert torch.equal(put(expected)(LIVE), expected)
     assert torch.equal(LIVE, torch.arange(24.0).reshape(2, 4, 3))
 
@@ -126,12 +126,12 @@ def test_a_run_that_continues_equals_a_full_run(build: Any) -> None:
     adapter = ModelAdapter(build())
     ids = zoo.prompt(adapter.model, 6)
     kept = adapter.keys_values(ids)
-    past = adapter.resume(kept, 4, 6, 2)
+    past = adapter.reuse.resume(kept, 4, 6, 2)
     continued = adapter.run(ids[:, 4:].expand(2, -1), past=past)
     torch.testing.assert_close(continued, adapter.run(ids).expand(2, -1, -1))
     grown = adapter.reuse.grown(past)
     joined = adapter.reuse.joined(
-        [(k[:1], v[:1]) for k, v in adapter.reuse.grown(adapter.resume(kept, 4, 4, 1))], kept, 6
+        [(k[:1], v[:1]) for k, v in adapter.reuse.grown(adapter.reuse.resume(kept, 4, 4, 1))], kept, 6
     )
     for (keys, values), (joined_keys, joined_values), (kept_keys, kept_values) in zip(grown, joined, kept, strict=True):
         torch.testing.assert_close(keys[:1], kept_keys)
@@ -231,9 +231,9 @@ def test_what_is_read_equals_what_the_model_shows(build) -> None:
 def test_quantised_weights_are_run(family: str) -> None:
     packed, plain = quantised.pair(family, torch.float64)
     assert "layers.0." in next(quantised_modules(packed))
-    for block, other in zip(packed.blocks, plain.blocks, strict=True):
+    for layer, (block, other) in enumerate(zip(packed.blocks, plain.blocks, strict=True)):
         assert read_output_weights(block.attn) is None
-        found = output_weights(block.attn, packed.cfg.n_heads, packed.cfg.d_head, torch.float64)
+        found = ModelAdapter(packed).output_weights(layer)
         torch.testing.assert_close(found, other.attn.W_O)
 
 
@@ -243,4 +243,4 @@ def test_one_that_can_neither_be_read_nor_run_is_refused() -> None:
             self._parameters, self._buffers = {"W_O": torch.zeros(2, dtype=torch.uint8)}, {}
 
     with pytest.raises(ValueError, match=r"W_O of a Attention with quantised weights .* load the model as a Transf"):
-        output_weights(Attention(), 1, 1, torch.float32)
+        ModelAdapter(SimpleNamespace(blocks=[SimpleNamespace(attn=Attention())], cfg=None)).output_weights(0)

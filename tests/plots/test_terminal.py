@@ -13,7 +13,7 @@ from rich.table import Table
 from helpers.attributions import attribution as made_by_hand
 from helpers.attributions import double, of_chat, uncertain
 from heta_lens import plots
-from heta_lens._util.text_table import text_table
+from heta_lens._util.text import text_table
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import BLUE, tint
 from heta_lens.plots.terminal import on_paper

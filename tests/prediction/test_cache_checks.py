@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from heta_lens._util.work import counting
 from heta_lens.data import recall
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction import gradients
-from heta_lens.prediction.checks import blocks_alone, check_unpadded, real_parts, reusable_prefix
+from heta_lens.prediction.rerun import blocks_alone
+from heta_lens.prediction.spans_and_batches import check_unpadded, real_parts
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -219,9 +221,9 @@ def tried(build: Any, length: int = 6, *, hooked: bool = False, wrong: float = 0
     """Of a prompt whose clean prediction is off by so much."""
     model = build()
     prediction = predict(model, zoo.prompt(model, length), 7)
-    prompt = prediction.prompt
-    log_probs = (prediction.log_probs + wrong * torch.arange(len(prediction.log_probs))).log_softmax(-1)
-    prefix = reusable_prefix(prompt.adapter, prompt.ids, prompt.embeddings, log_probs, hooked)
+    logits = prediction.logits + wrong * torch.arange(len(prediction.logits))
+    hooks = (print,) if hooked else ()
+    prefix = replace(prediction.prompt, logits={length: logits}, user_hooks=hooks, known_prefix=None).prefix()
     return prefix.kept, prefix.note
 
 

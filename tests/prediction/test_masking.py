@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.mask import check_mask
+from heta_lens.model.adapter import ModelAdapter, check_mask
 
 
 def test_masks_of_padding_and_a_space_are_the_tokenizers() -> None:

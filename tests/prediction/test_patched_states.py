@@ -216,7 +216,7 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
         begun = asked.adapter.keys_values(ids[:, :2])
         if len(begun) == asked.adapter.layers:  # others keep none
             with pytest.raises(RuntimeError, match="run the whole text anew, with use_past_kv_cache=False"):
-                asked.adapter.run(ids[:, 2:], past=asked.adapter.resume(begun, 2, N, 1))
+                asked.adapter.run(ids[:, 2:], past=asked.adapter.reuse.resume(begun, 2, N, 1))
     assert asked.adapter.user_hooks() == []
 
 

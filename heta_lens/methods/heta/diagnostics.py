@@ -20,7 +20,7 @@ from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import edge_gap, most_central
-from heta_lens.model.mask import Mask
+from heta_lens.model.adapter import Mask
 from heta_lens.prediction.masking import MaskedEffects, ablated
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 

@@ -114,7 +114,7 @@ def gauss_newton(rerun: Rerun, batches: Batches) -> HessianOperator:
 
     For the Jacobian of log-probabilities, which differs by a constant per column, the matrix is ``-Jᵀ diag(p) J``.
     """
-    leaf = rerun.states.clone().requires_grad_()
+    leaf = rerun.states().clone().requires_grad_()
     log_probs = rerun.log_probs(leaf[None])[0]
     weights = torch.zeros_like(log_probs, requires_grad=True)
     (weighted_gradient,) = torch.autograd.grad(log_probs, leaf, weights, create_graph=True)
@@ -124,7 +124,7 @@ def gauss_newton(rerun: Rerun, batches: Batches) -> HessianOperator:
 
 def differentiate(rerun: Rerun, *, again: bool = True) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
     """Return the rerun's states as variables, and g's gradient by them; with its graph, if ``again``."""
-    leaf = rerun.states.clone().requires_grad_()
+    leaf = rerun.states().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(rerun.g(leaf[None])[0], leaf, create_graph=again)
     count("backwards", 1)
     return leaf, gradient
@@ -176,7 +176,7 @@ class BlockwiseHessian(HessianOperator):
     @cached_property
     def entering(self) -> list[Float[Tensor, "pos d"]]:
         """The inputs of the blocks."""
-        return [rerun.states for rerun in self.reruns]
+        return [rerun.states() for rerun in self.reruns]
 
     @cached_property
     def leaving(self) -> list[Float[Tensor, "pos d"]]:

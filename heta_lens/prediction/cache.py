@@ -1,9 +1,9 @@
-"""Checks of a cache and its tokens against the live model, and trials of the ways in which a model can run."""
+"""Caches: the activations and tokens of prompts, checked against the live model; and activations computed again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -11,34 +11,68 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite, differences, distance, tolerance
 from heta_lens._util.options import check_token
-from heta_lens._util.work import count
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import out_of_memory
-from heta_lens.model.hooks import EMBED, OUT, KeysValues, note, pattern_names, put, stream_name
-from heta_lens.prediction.activations import Activations, check_attends_back
+from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_names, values_names
 from heta_lens.prediction.chat import ChatPrompt
 
-LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared absolutely
-TRIED = 4  # tokens with which blocks are tried
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Activations:
+    """The activations of a single prompt by hook point, without a batch dimension."""
+
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, cache: Any) -> "Activations":
+        """Read a cache of a single prompt; refuse a cache of several prompts."""
+        prompts = cls.of_each(cache)
+        if len(prompts) > 1:
+            raise ValueError(
+                f"the cache holds {len(prompts)} prompts and this is about one: cache it alone, or explain all of "
+                "them with heta_lens.attribute_batch"
+            )
+        return prompts[0]
+
+    @classmethod
+    def of_each(cls, cache: Any) -> "list[Activations]":
+        """Read the activations of every prompt in a cache, padding included.
+
+        A bridge may have stored an activation under the bridge's name of a hook point.
+        """
+        layers, points, tensors = len(cache.model.blocks), cache.model.hook_dict, dict[str, Tensor]()
+        for name in (EMBED, *pattern_names(layers), *values_names(layers), READ, OUT):
+            for key in {name, points[name].name} & cache.cache_dict.keys():
+                tensors[name] = cache.cache_dict[key]
+                if tensors[name].is_meta:
+                    raise ValueError(
+                        "the cache is on the meta device, which keeps no values: take it again, on cpu or cuda"
+                    )
+        if EMBED in tensors and tensors[EMBED].ndim < 3:
+            tensors = {name: activation[None] for name, activation in tensors.items()}
+        prompts = []
+        for row in range(len(tensors[EMBED]) if EMBED in tensors else 1):
+            prompts.append(cls({name: batch[row] for name, batch in tensors.items()}))
+        return prompts
+
+    def part(self, positions: slice) -> "Activations":
+        """Return the activations at a range of positions."""
+        both = {name: (slice(None), positions, positions) for name in self.tensors if name.endswith("pattern")}
+        return Activations({name: tensor[both.get(name, positions)] for name, tensor in self.tensors.items()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ValueError(
+                f"the cache has no {name!r}; take it with "
+                "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
+            )
+        return self.tensors[name]
 
 
-# ------------------------------------------------------------------------------------------------------------ padding
-def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
-    """Return the contiguous range of real tokens in every prompt, from an attention mask with 1 at real tokens."""
-    rows = numbers_of(mask, "attention_mask= takes a tensor of 0 and 1, a row for each prompt")
-    if rows.shape != (prompts, length):
-        raise ValueError(
-            f"attention_mask= must be of shape {(prompts, length)}, as the cached tokens; got {tuple(rows.shape)}"
-        )
-    if not ((rows == 0) | (rows == 1)).all():
-        raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
-    parts = []
-    for number, row in enumerate(rows.bool().cpu()):
-        positions = row.nonzero().flatten().tolist()
-        if not positions or len(positions) != positions[-1] + 1 - positions[0]:
-            raise ValueError(f"attention_mask= must be 1 in one stretch of prompt {number}: padding is at an end")
-        parts.append(slice(positions[0], positions[-1] + 1))
-    return parts
+# ------------------------------------------------------------------------------------------------------ cached tokens
+Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | Vocabulary | None"
 
 
 def numbers_of(given: Any, refusal: str) -> Tensor:
@@ -47,20 +81,6 @@ def numbers_of(given: Any, refusal: str) -> Tensor:
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(refusal) from None
-
-
-def check_unpadded(ids: list[int], pad: int | None, bos: int | None) -> None:
-    """Refuse a prompt of a batch without a mask that seems to be padded."""
-    leading = ids[0] == pad and (pad != bos or ids[1:2] == [pad])
-    if pad is not None and (leading or ids[-1] == pad):
-        raise ValueError(
-            f"it {'begins' if leading else 'ends'} with the padding token {pad}: pass attention_mask=, 1 where a token "
-            "is real (all ones if this token is)"
-        )
-
-
-# ------------------------------------------------------------------------------------------------------ cached tokens
-Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | Vocabulary | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,98 +232,22 @@ class Replay:
         self.mismatch = max(self.mismatch, off)
 
 
-# ----------------------------------------------------------------------------------------------- trials of a model
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """The keys and values from which runs of a prompt continue, or None; and a note for the diagnostics."""
+# --------------------------------------------------------------------------------------------------- live activations
+def check_attends_back(adapter: ModelAdapter, layer: int, pattern: Float[Tensor, "head query key"]) -> None:
+    """Refuse a model in which tokens attend to later tokens.
 
-    kept: KeysValues | None
-    note: str
-
-
-def reusable_prefix(
-    adapter: ModelAdapter,
-    ids: Int[Tensor, "pos"],
-    embeddings: Float[Tensor, "pos d"],
-    log_probs: Float[Tensor, "vocab"],
-    hooked: bool,
-) -> Prefix:
-    """Try to continue a run of the prompt from the middle, because several models ignore kept keys and values."""
-    if hooked:
-        return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
-    if len(ids) < 2:
-        return Prefix(None, "off: the context is a single token")
-    try:
-        kept = adapter.keys_values(ids[None])
-        start = len(ids) // 2
-        with torch.no_grad():
-            past = adapter.resume(kept, start, len(ids), 1)
-            resumed = adapter.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
-        grown = adapter.reuse.grown(past)
-    except Exception as error:  # a model may raise anything in an unsupported run
-        reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
-        return Prefix(None, f"off: {reason}")
-    if len(kept) < adapter.layers:
-        return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
-    allowed = 2 * adapter.rounding
-    changed = _changed(kept, grown, allowed) or _changed_prediction(resumed.log_softmax(-1), log_probs, allowed)
-    if changed:
-        return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
-    return Prefix(kept, "on")
-
-
-def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
-    """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
-    for layer, pairs in enumerate(zip(kept, grown, strict=True)):
-        for before, after in zip(*pairs, strict=True):
-            if before.shape != after.shape:
-                return f"those of layer {layer} (from shape {list(before.shape)} to {list(after.shape)})"
-            off, allowed = distance(after, before, least)
-            if not off <= allowed:
-                return f"those of layer {layer} (off by {off:.1e})"
-    return ""
-
-
-def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab"], allowed: float) -> str:
-    """Describe a different prediction: likely tokens are compared in nats, unlikely ones relative to the largest."""
-    likely = clean > clean.max() - LIKELY
-    gap = float((now - clean)[likely].abs().max())
-    if not gap <= allowed:
-        return f"the prediction by {gap:.1e} nats"
-    off = distance(now, clean).relative
-    return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
-
-
-class BlocksAlone(NamedTuple):
-    """A flag for blocks that compute the same alone as in the model, and the reason if blocks do not."""
-
-    same: bool
-    why: str = ""
+    Only the last two tokens are checked, because earlier padding may attend to everything.
+    """
+    if (pattern[:, -2:-1, -1] > 0).any():
+        raise ValueError(
+            f"{type(adapter.model).__name__} is not a decoder-only language model: "
+            f"its layer {layer} attends to later tokens"
+        )
 
 
 @torch.no_grad()
-def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
-    """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
-
-    Blocks of some architectures pass more to later blocks than the residual stream. A run of other tokens first
-    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
-    it again.
-    """
-    few = ids[None, :TRIED]
-    streams = adapter.streams(few, range(adapter.layers + 1))
-    adapter.run((few + 1) % adapter.vocabulary)
-    count("forwards", len(few))  # for all blocks together
-    for layer in reversed(range(adapter.layers)):
-        left: dict[int, Tensor] = {}
-        leaving = stream_name(layer + 1, layer + 1)  # the output of the layer, even if the next layer does not run
-        try:
-            hooks = {adapter.stream_name(layer): put(streams[layer]), leaving: note(left, layer)}
-            adapter.run(few, hooks, only=layer)
-            off, allowed = distance(left[layer], streams[layer + 1])
-        except Exception as error:  # a model may raise anything in an unsupported run
-            if isinstance(error, RuntimeError) and out_of_memory(error):
-                raise
-            return BlocksAlone(False, f"block {layer} cannot run alone ({type(error).__name__}: {error})")
-        if off > allowed:
-            return BlocksAlone(False, f"block {layer} does something else when it runs alone (off by {off:.1e})")
-    return BlocksAlone(True)
+def live(adapter: ModelAdapter, ids: Int[Tensor, "pos"], names: Sequence[str], *, hooked: bool) -> list[Tensor]:
+    """Return activations of a prompt from a single run, with (``hooked``) or without hooks of the user."""
+    batches: dict[str, Tensor] = {}
+    adapter.run(ids[None], {name: note(batches, name) for name in names}, whole=hooked)
+    return [batches[name][0] for name in names]
