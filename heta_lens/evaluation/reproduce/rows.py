@@ -75,18 +75,14 @@ class Effort:
         weights = WEIGHTS.fullmatch(row)
         named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
         smaller = {name: size for name, size in self.smaller.items() if name in named}
-        return _entry("heta", _effective({**self.heta, **extra, **named, **smaller}))
+        options = {**self.heta, **extra, **named, **smaller}
+        heta = quietly(partial(Heta, **options))
+        without_effect = heta.unread.keys() - ({"seed"} if heta.random else set())
+        return _entry("heta", {name: value for name, value in options.items() if name not in without_effect})
 
     def full(self, **extra: Any) -> Heta:
         """Make the method whose parts all configurations of HETA share."""
         return Heta(**{**self.heta, **extra})
-
-
-def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the options that have no effect with the variant."""
-    method = quietly(partial(Heta, **options))
-    unused = method.unread.keys() - ({"seed"} if method.random else set())
-    return {name: value for name, value in options.items() if name not in unused}
 
 
 def _entry(method: str, options: Mapping[str, Any]) -> Entry:
