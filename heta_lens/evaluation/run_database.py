@@ -281,10 +281,10 @@ class RunDatabase:
     def _release(self, db: sqlite3.Connection, worker: str, death: str = "") -> None:
         claimed = "worker = ? AND state = 'claimed'"
         running = "SELECT prompt, method, deaths + 1, min(place) FROM tasks"
-        for prompt, method, deaths, _ in db.execute(f"{running} WHERE {claimed} GROUP BY prompt", [worker]).fetchall():
-            if death:
-                db.execute("UPDATE tasks SET deaths = ? WHERE prompt = ? AND method = ?", [deaths, prompt, method])
-            if death and deaths >= ATTEMPTS:
+        tasks = db.execute(f"{running} WHERE {claimed} GROUP BY prompt", [worker]).fetchall()
+        for prompt, method, deaths, _ in tasks if death else ():
+            db.execute("UPDATE tasks SET deaths = ? WHERE prompt = ? AND method = ?", [deaths, prompt, method])
+            if deaths >= ATTEMPTS:
                 reason = f"{deaths} workers, one after the other, died of this method: {death}"
                 failed = "UPDATE tasks SET state = 'failed', worker = NULL, until = NULL, reason = ?"
                 db.execute(f"{failed} WHERE prompt = ? AND method = ?", [reason, prompt, method])
@@ -307,26 +307,20 @@ class RunDatabase:
                 state = "done"
             ours = "prompt = ? AND method = ? AND state = 'claimed' AND worker = ? AND attempt = ?"
             ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, waited = ?, worker = NULL, until = NULL"
+            cost = "seconds = ?, forwards = ?, backwards = ?, hvps = ?"
             why = [state, record.failed or record.skipped, record.failed_at, waited]
+            costs = [record.seconds, record.forwards, record.backwards, record.hvps]
             mine = [*key, claim.worker, claim.attempts[record.method]]
-            if not db.execute(f"{ended} WHERE {ours}", [*why, *mine]).rowcount:
+            if not db.execute(f"{ended}, {cost} WHERE {ours}", [*why, *costs, *mine]).rowcount:
                 return False
-            self._write_explained(db, record)
+            known = ", ".join(f"{name} = coalesce(?, {name})" for name in ("tokens", "correct", "log_prob"))
+            explained = [record.tokens or None, record.correct, record.log_prob]
+            db.execute(f"UPDATE prompts SET {known} WHERE prompt = ?", [*explained, record.instance])
             if attribution is not None:
                 self._write_scores(db, key, attribution)
             rows = [_metric_row(record, name) for name in record.values]
             db.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({', '.join('?' * 10)})", rows)
         return True
-
-    def _write_explained(self, db: sqlite3.Connection, record: Record) -> None:
-        correct = None if record.correct is None else int(record.correct)
-        known = ", ".join(f"{name} = coalesce(?, {name})" for name in ("tokens", "correct", "log_prob"))
-        db.execute(
-            f"UPDATE prompts SET {known} WHERE prompt = ?",
-            [record.tokens or None, correct, record.log_prob, record.instance],
-        )
-        cost = "UPDATE tasks SET seconds = ?, forwards = ?, backwards = ?, hvps = ? WHERE prompt = ? AND method = ?"
-        db.execute(cost, [record.seconds, record.forwards, record.backwards, record.hvps, *record.key])
 
     def _write_scores(self, db: sqlite3.Connection, key: Key, attribution: Attribution) -> None:
         frame = attribution.to_frame().reindex(columns=COLUMNS)
@@ -402,9 +396,8 @@ def _metric_row(record: Record, name: str) -> list[Any]:
     found = terms(record.values[name])
     value, against, *more = *found, None, None
     every = json.dumps(found) if any(term is not None for term in more) else None  # of a table's grid of settings
-    degenerate, failed = int(name in record.degenerate), int(name in record.errors)
-    reason, raised_at = record.reasons.get(name, ""), record.errors.get(name, "")
-    return [*record.key, name, value, against, every, degenerate, failed, reason, raised_at]
+    why = [name in record.errors, record.reasons.get(name, ""), record.errors.get(name, "")]
+    return [*record.key, name, value, against, every, name in record.degenerate, *why]
 
 
 def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:

@@ -153,8 +153,8 @@ def progress_of(run: RunDatabase, shown: bool, title: str = "evaluating") -> Ite
         if not has_bar:
             console.print(done, markup=False, highlight=False, soft_wrap=True)
 
+    show()
     with bar if has_bar else nullcontext():
-        show()
         yield show
         if has_bar:
             show(0.0)

@@ -1,7 +1,7 @@
 """The content of a report: estimates by metric and method, differences from a reference, missing values, costs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import islice
@@ -119,36 +119,34 @@ class Cell:
 
 @dataclass(frozen=True)
 class MetricResults:
-    """The results of all methods by a metric.
-
-    ``records`` are by method and instance; ``values`` are tables by method, with the terms of an instance in a row.
-    """
+    """The results of all methods by a metric; ``records`` are by method and instance."""
 
     metric: Measure
-    total: int
-    clusters: Mapping[str, tuple[str, str]]
     records: Mapping[str, Mapping[str, Record]]
-    values: Mapping[str, pd.DataFrame]
+    total: int
 
-    @classmethod
-    def of(cls, metric: Measure, records: Mapping[str, Mapping[str, Record]], total: int) -> "MetricResults":
-        columns = range(AGGREGATES[metric.aggregate].terms)
-        values = {}
-        for method, of_method in records.items():
+    @cached_property
+    def clusters(self) -> dict[str, tuple[str, str]]:
+        return {name: record.cluster for of_method in self.records.values() for name, record in of_method.items()}
+
+    @cached_property
+    def values(self) -> dict[str, pd.DataFrame]:
+        """Tables by method, with the terms of an instance in a row."""
+        values, columns = {}, range(AGGREGATES[self.metric.aggregate].terms)
+        for method, records in self.records.items():
             found = {
-                instance: terms(record.values[metric.name])
-                for instance, record in of_method.items()
-                if not record.failed and record.values.get(metric.name) is not None
+                instance: terms(record.values[self.metric.name])
+                for instance, record in records.items()
+                if not record.failed and record.values.get(self.metric.name) is not None
             }
             values[method] = pd.DataFrame.from_dict(found, orient="index", columns=columns, dtype=float)
-        clusters = {name: record.cluster for of_method in records.values() for name, record in of_method.items()}
-        return cls(metric, total, clusters, records, values)
+        return values
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         aggregate, bounds = self.metric.aggregated_by, self.metric.bounds
         return {
-            method: estimate(values.to_numpy(), self._clusters(values.index), aggregate, bounds=bounds)
+            method: estimate(values.to_numpy(), [self.clusters[each] for each in values.index], aggregate, bounds)
             for method, values in self.values.items()
         }
 
@@ -189,9 +187,9 @@ class MetricResults:
     def difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
         """Compare two methods on the instances with values of both methods."""
         first, second = self.values[method].align(self.values[other], join="inner", axis="index")
-        clusters, bounds = self._clusters(first.index), self.metric.bounds
-        aggregate = self.metric.compared_by
-        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds=bounds, draws=draws)
+        clusters = [self.clusters[instance] for instance in first.index]
+        aggregate, bounds = self.metric.compared_by, self.metric.bounds
+        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds, draws)
 
     def _differences(self, reference: str) -> dict[str, Difference]:
         """Compare all methods with the reference, with more draws if another seed might change a decision."""
@@ -210,9 +208,6 @@ class MetricResults:
             if _undecided(result, times):
                 result = self.difference(method, other, draws)
         return result
-
-    def _clusters(self, instances: Iterable[str]) -> list[tuple[str, str]]:
-        return [self.clusters[instance] for instance in instances]
 
 
 def _undecided(result: Difference, times: float | int) -> bool:
@@ -283,7 +278,7 @@ def summary(folder: Path) -> Summary:
     requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
     total = max(requested, len({record.instance for record in listed}))
     by_method = {method: {each.instance: each for each in listed if each.method == method} for method in methods}
-    results = {name: MetricResults.of(metric, by_method, total) for name, metric in metrics.items()}
+    results = {name: MetricResults(metric, by_method, total) for name, metric in metrics.items()}
     # The HETA method with the fewest options, or else the first method.
     of_heta = [method for method in methods if run["methods"][method]["method"] == "heta"]
     reference = min(of_heta, key=lambda method: len(run["methods"][method].get("options") or ()), default=methods[0])
