@@ -236,10 +236,10 @@ class RunDatabase:
     def check_model(self, fingerprint: Mapping[str, str]) -> None:
         """Keep the model's fingerprint, or refuse a model with another one."""
         with self.writing() as db:
-            kept = db.execute("SELECT value FROM meta WHERE name = 'fingerprint'").fetchone()
+            kept = self.meta.get("fingerprint")
             if kept is None:
                 db.execute("INSERT INTO meta VALUES ('fingerprint', ?)", [json.dumps(dict(fingerprint))])
-            elif different := _different_parts(json.loads(kept[0]), fingerprint):
+            elif different := _different_parts(kept, fingerprint):
                 raise ValueError(
                     f"{self.path} holds an evaluation with another model (other {', '.join(different)}): give another "
                     "folder, or that model"

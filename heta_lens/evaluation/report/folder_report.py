@@ -36,7 +36,6 @@ from heta_lens.evaluation.report.results import SIGNIFICANT, Measure, Summary, s
 from heta_lens.evaluation.statistics import least_p
 from heta_lens.metrics.registry import described_metric
 
-FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
 MORE, LESS = "↑", "↓"  # better
