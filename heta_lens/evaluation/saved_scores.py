@@ -68,7 +68,7 @@ class SavedScores(Sequence[Attribution]):
         """Make a table with a row per token, and the names of the prompt and of the method."""
         if not self.names:
             return pd.DataFrame()
-        frames = {name: attribution.to_frame() for name, attribution in zip(self.names, self, strict=True)}
+        frames: dict[Any, pd.DataFrame] = {name: each.to_frame() for name, each in zip(self.names, self, strict=True)}
         return pd.concat(frames, names=["prompt", "method"]).droplevel(-1).reset_index()
 
     def save(self, path: str | PathLike[str]) -> None:
