@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import pages
-from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
+from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, difference, estimate, log_ratio, mean
 
 VALUES = Path(__file__).with_name("recall_values.csv")
 TRIALS = 1000
@@ -191,7 +191,7 @@ def size(kind: tuple[DrawPair, Aggregate], count: int, trials: int) -> float:
     """Return the rate at which equal methods are called different."""
     draw_from, aggregate = kind
     draw = np.random.default_rng(count)
-    return float(np.mean([chance(*draw_from(draw, count), aggregate) < 1 - CONFIDENCE for _ in range(trials)]))
+    return float(np.mean([difference(*draw_from(draw, count), aggregate).p < 1 - CONFIDENCE for _ in range(trials)]))
 
 
 def rows() -> Iterator[list[str]]:

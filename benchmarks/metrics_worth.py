@@ -87,7 +87,7 @@ def worths(part: str) -> list[Worth]:
     methods = [name for name in run["methods"] if not name.startswith("heta ")]
     by_method = {name: {one.instance: one for one in records if one.method == name} for name in methods}
     results = {
-        name: Values.of(MetricResults.of(metric, by_method, len(by_method[methods[0]])))
+        name: Values.of(MetricResults(metric, by_method, len(by_method[methods[0]])))
         for name, metric in metrics_of(folder, run).items()
         if name not in REFERENCES
     }

@@ -23,7 +23,7 @@ from benchmarks.interventions import MEASURES, REFERENCES, evaluated
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.pages import Table, average, markdown
 from benchmarks.prompts import FAMILIES, Case
-from heta_lens.evaluation.statistics import chance, corrected
+from heta_lens.evaluation.statistics import corrected, difference
 from heta_lens.methods.base import Method
 from heta_lens.methods.cost import OverBudget, within_budget
 from heta_lens.prediction.prediction import Prediction
@@ -291,7 +291,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
     own = every[REFERENCE]
     others = [(name, row, own.of(row.keys)) for name, row in every.items() if name != REFERENCE]
     p_values = corrected([
-        chance(row.values[:, at].tolist(), same.values[:, at].tolist(), same.templates) for _, row, same in others
+        difference(row.values[:, at].tolist(), same.values[:, at].tolist(), same.templates).p for _, row, same in others
     ])  # fmt: skip
     signs = [np.sign(row.values[:, at].mean() - same.values[:, at].mean()) for _, row, same in others]
     marks = {1.0: BETTER, -1.0: WORSE}

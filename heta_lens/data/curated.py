@@ -16,7 +16,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.python import extra
 from heta_lens._util.text import Span, tokens_in
-from heta_lens.data.datasets import Piece, composed, occurrences, one_line, split_sentences, words_within
+from heta_lens.data.datasets import WORD, Piece, composed, occurrences, one_line, split_sentences, words_within
 from heta_lens.data.instance import Instance
 from heta_lens.data.recall import Draw
 from heta_lens.data.records import each, place_of, values_of
@@ -121,7 +121,7 @@ def answer_words(instance: Instance) -> list[Span]:
 
 
 def _forms(text: str) -> list[str]:
-    return [text[slice(*word)].casefold() for word in words_within(text, [Span(0, len(text))])]
+    return [word.casefold() for word in WORD.findall(text)]
 
 
 # -------------------------------------------------------------------------------------------------- released instances

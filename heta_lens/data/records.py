@@ -31,12 +31,9 @@ class Row(dict[str, Any]):
         self.where = where
 
 
-def load(name: str, split: str = "test", path: str | Path | None = None, *, field: str = "") -> list[Record]:
-    """Return the records of the file at ``path``, or else of a split of a data set of the Hugging Face hub.
-
-    ``field`` is the key of the records in a json file of an object.
-    """
-    return [*from_hub(name, split)] if path is None else read(path, name, field=field)
+def load(name: str, split: str = "test", path: str | Path | None = None) -> list[Record]:
+    """Return the records of the file at ``path``, or else of a split of a data set of the Hugging Face hub."""
+    return [*from_hub(name, split)] if path is None else read(path, name)
 
 
 def from_hub(name: str, split: str, **options: Any) -> Iterator[Record]:
@@ -54,7 +51,7 @@ def from_hub(name: str, split: str, **options: Any) -> Iterator[Record]:
 
 
 def read(path: str | Path, name: str = "the data set", *, field: str = "") -> list[Record]:
-    """Return the records of a json, jsonl, csv or parquet file."""
+    """Return the records of a json, jsonl, csv or parquet file; ``field`` holds the records in an object of json."""
     path = Path(path).expanduser()
     readers = {".json": partial(_json, field=field), ".jsonl": json_lines, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:

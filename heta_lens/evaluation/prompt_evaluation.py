@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from inspect import getsource, isfunction
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from heta_lens.model.weights import fingerprint
 from heta_lens.prediction.chat import ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
 
-Prepared = TypeVar("Prepared")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
 
 
@@ -159,21 +158,15 @@ def explainers(methods: Methods) -> list[Explainer]:
     return entries
 
 
-class MetricValues(NamedTuple):
-    """The values of metrics, the reasons of missing values, and the places of errors, by the names of the metrics."""
-
-    values: dict[str, Value]
-    reasons: dict[str, str]
-    errors: dict[str, str]
-
-
 def figures(case: MetricCase, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
     """Return the values of metrics for an explained prompt, and the reasons of missing values, by name."""
     return metric_values(case, dict(map(metric_named, metrics)))[:2]
 
 
-def metric_values(case: MetricCase, metrics: Mapping[str, Metric]) -> MetricValues:
-    """Compute the values of metrics, or the reasons of missing values; a shared evaluator runs once."""
+def metric_values(
+    case: MetricCase, metrics: Mapping[str, Metric]
+) -> tuple[dict[str, Value], dict[str, str], dict[str, str]]:
+    """Compute the values of metrics, the reasons of missing values and the places of errors; an evaluator runs once."""
     results: dict[str, Any] = {}  # numbers, or a reason as text
     errors: dict[str, str] = {}
     by_evaluator: dict[Evaluator, list[str]] = defaultdict(list)
@@ -193,7 +186,7 @@ def metric_values(case: MetricCase, metrics: Mapping[str, Metric]) -> MetricValu
         if not isinstance(results[name], str) and not np.isfinite(results[name]).all():
             results[name], errors[name] = f"{results[name]} is no finite number", ""
     reasons = {name: results[name] for name in metrics if isinstance(results[name], str)}
-    return MetricValues({name: None if name in reasons else results[name] for name in metrics}, reasons, errors)
+    return {name: None if name in reasons else results[name] for name in metrics}, reasons, errors
 
 
 def _value(name: str, values: Any) -> Any:
@@ -253,44 +246,36 @@ class PromptEvaluator:
     model: Any
     entries: Mapping[str, Explainer]
 
-    @property
+    @cached_property
     def fingerprint(self) -> Mapping[str, str]:
         return fingerprint(self.model)
 
     def outcomes(self, task: Task) -> Iterator[Outcome]:
-        """Yield the outcome of every pending method as soon as the method is finished."""
+        """Yield the outcome of every pending method as soon as the method is finished.
 
-        def evaluate(measurements: MetricCache, label: str) -> Outcome:
-            case = explained(self.model, task.instance, measurements, self.entries[label].ready)
-            return Outcome(record_of(case, label, task.pending[label]), case.attribution)
+        A refusal (`NotApplicable`) is recorded as skipped and an error as failed; the other methods go on.
+        """
+        instance, shared = task.instance, None
+        for label in task.pending:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
+                    shared = self.prepared(instance) if shared is None else shared
+                    outcome = self.outcome(task, label, shared)
+            except NotApplicable as refusal:
+                outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
+            except Exception as error:
+                failed, place = description(error), raised_at(error)
+                outcome = Outcome(Record(instance.id, label, instance.template, failed=failed, failed_at=place))
+            yield outcome
 
-        prepare = lambda: MetricCache(ask(self.model, task.instance))  # noqa: E731
-        return outcomes_of(task.instance, [*task.pending], prepare, evaluate)
+    def prepared(self, instance: Instance) -> Any:
+        """Return what all methods share on a prompt."""
+        return MetricCache(ask(self.model, instance))
 
-
-def outcomes_of(
-    instance: Instance,
-    labels: Sequence[str],
-    prepare: Callable[[], Prepared],
-    evaluate: Callable[[Prepared, str], Outcome],
-) -> Iterator[Outcome]:
-    """Evaluate methods one after the other, on a prompt that is prepared once.
-
-    A refusal (`NotApplicable`) is recorded as skipped and an error as failed; the other methods go on.
-    """
-    prepared = None
-    for label in labels:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
-                prepared = prepare() if prepared is None else prepared
-                outcome = evaluate(prepared, label)
-        except NotApplicable as refusal:
-            outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
-        except Exception as error:
-            failed, place = description(error), raised_at(error)
-            outcome = Outcome(Record(instance.id, label, instance.template, failed=failed, failed_at=place))
-        yield outcome
+    def outcome(self, task: Task, label: str, shared: Any) -> Outcome:
+        case = explained(self.model, task.instance, shared, self.entries[label].ready)
+        return Outcome(record_of(case, label, task.pending[label]), case.attribution)
 
 
 @one_at_a_time("model")

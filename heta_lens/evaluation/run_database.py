@@ -13,10 +13,10 @@ import platform
 import sqlite3
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any, NamedTuple, TypeAlias
@@ -69,7 +69,7 @@ CREATE TABLE attributions (
 );
 """
 RESULTS = ("metrics", "scores", "attributions")
-COLUMNS = ("score", "se", "gate", "curvature", "information")
+COLUMNS = ["position", "token", "special", "score", "score_se", "gate", "curvature", "information"]  # of scores
 
 
 # -------------------------------------------------------------------------------------------------------------- records
@@ -120,6 +120,11 @@ class Record:
     @property
     def key(self) -> Key:
         return self.instance, self.method
+
+    @property
+    def cluster(self) -> tuple[str, str]:
+        """The template; an instance without a template is a cluster of its own."""
+        return self.template, "" if self.template else self.instance
 
     @property
     def measured(self) -> bool:
@@ -212,7 +217,7 @@ class RunDatabase:
         with self.lock, in_words(self.path):
             return self.connection.execute(query, values).fetchall()
 
-    @cached_property
+    @property
     def meta(self) -> dict[str, Any]:
         """The request, the fingerprint of the model and the versions of libraries."""
         return {name: json.loads(value) for name, value in self.rows("SELECT name, value FROM meta")}
@@ -224,16 +229,17 @@ class RunDatabase:
     @property
     def run(self) -> dict[str, Any]:
         """The request, with the fingerprint of the model and the versions of libraries."""
-        return {**self.request, **{name: self.meta[name] for name in ("fingerprint", "versions") if name in self.meta}}
+        meta = self.meta
+        return {**meta["request"], **{name: meta[name] for name in ("fingerprint", "versions") if name in meta}}
 
     # ------------------------------------------------------------------------------------------------------------ tasks
     def check_model(self, fingerprint: Mapping[str, str]) -> None:
         """Keep the model's fingerprint, or refuse a model with another one."""
         with self.writing() as db:
-            kept = db.execute("SELECT value FROM meta WHERE name = 'fingerprint'").fetchone()
+            kept = self.meta.get("fingerprint")
             if kept is None:
                 db.execute("INSERT INTO meta VALUES ('fingerprint', ?)", [json.dumps(dict(fingerprint))])
-            elif different := _different_parts(json.loads(kept[0]), fingerprint):
+            elif different := _different_parts(kept, fingerprint):
                 raise ValueError(
                     f"{self.path} holds an evaluation with another model (other {', '.join(different)}): give another "
                     "folder, or that model"
@@ -258,17 +264,14 @@ class RunDatabase:
             db.execute(f"{claimed} WHERE prompt = ? AND state = 'pending'", [worker, time.time() + LEASE, *found])
             of_prompt = "FROM tasks WHERE prompt = ? AND worker = ? AND state = 'claimed' ORDER BY place"
             attempts = dict(db.execute(f"SELECT method, attempt {of_prompt}", [*found, worker]).fetchall())
-            measured: dict[str, set[str]] = {method: set() for method in attempts}
-            for method, metric in db.execute("SELECT method, metric FROM metrics WHERE prompt = ?", found):
-                measured.setdefault(method, set()).add(metric)
-        missing = {method: tuple(name for name in metrics if name not in measured[method]) for method in attempts}
+            measured = {tuple(row) for row in db.execute("SELECT method, metric FROM metrics WHERE prompt = ?", found)}
+        missing = {method: tuple(name for name in metrics if (method, name) not in measured) for method in attempts}
         return Claim(worker, found[0], attempts, missing)
 
     def renew(self, worker: str) -> None:
+        claimed = "worker = ? AND state = 'claimed'"
         with self.writing() as db:
-            db.execute(
-                "UPDATE tasks SET until = ? WHERE worker = ? AND state = 'claimed'", [time.time() + LEASE, worker]
-            )
+            db.execute(f"UPDATE tasks SET until = ? WHERE {claimed}", [time.time() + LEASE, worker])
 
     def release(self, worker: str, death: str = "") -> None:
         """Make a worker's claimed tasks pending again; a ``death`` counts against the method that was running."""
@@ -278,10 +281,10 @@ class RunDatabase:
     def _release(self, db: sqlite3.Connection, worker: str, death: str = "") -> None:
         claimed = "worker = ? AND state = 'claimed'"
         running = "SELECT prompt, method, deaths + 1, min(place) FROM tasks"
-        for prompt, method, deaths, _ in db.execute(f"{running} WHERE {claimed} GROUP BY prompt", [worker]).fetchall():
-            if death:
-                db.execute("UPDATE tasks SET deaths = ? WHERE prompt = ? AND method = ?", [deaths, prompt, method])
-            if death and deaths >= ATTEMPTS:
+        tasks = db.execute(f"{running} WHERE {claimed} GROUP BY prompt", [worker]).fetchall()
+        for prompt, method, deaths, _ in tasks if death else ():
+            db.execute("UPDATE tasks SET deaths = ? WHERE prompt = ? AND method = ?", [deaths, prompt, method])
+            if deaths >= ATTEMPTS:
                 reason = f"{deaths} workers, one after the other, died of this method: {death}"
                 failed = "UPDATE tasks SET state = 'failed', worker = NULL, until = NULL, reason = ?"
                 db.execute(f"{failed} WHERE prompt = ? AND method = ?", [reason, prompt, method])
@@ -304,37 +307,26 @@ class RunDatabase:
                 state = "done"
             ours = "prompt = ? AND method = ? AND state = 'claimed' AND worker = ? AND attempt = ?"
             ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, waited = ?, worker = NULL, until = NULL"
+            cost = "seconds = ?, forwards = ?, backwards = ?, hvps = ?"
             why = [state, record.failed or record.skipped, record.failed_at, waited]
+            costs = [record.seconds, record.forwards, record.backwards, record.hvps]
             mine = [*key, claim.worker, claim.attempts[record.method]]
-            if not db.execute(f"{ended} WHERE {ours}", [*why, *mine]).rowcount:
+            if not db.execute(f"{ended}, {cost} WHERE {ours}", [*why, *costs, *mine]).rowcount:
                 return False
-            self._write_explained(db, record)
+            known = ", ".join(f"{name} = coalesce(?, {name})" for name in ("tokens", "correct", "log_prob"))
+            explained = [record.tokens or None, record.correct, record.log_prob]
+            db.execute(f"UPDATE prompts SET {known} WHERE prompt = ?", [*explained, record.instance])
             if attribution is not None:
                 self._write_scores(db, key, attribution)
             rows = [_metric_row(record, name) for name in record.values]
             db.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({', '.join('?' * 10)})", rows)
         return True
 
-    def _write_explained(self, db: sqlite3.Connection, record: Record) -> None:
-        correct = None if record.correct is None else int(record.correct)
-        known = ", ".join(f"{name} = coalesce(?, {name})" for name in ("tokens", "correct", "log_prob"))
-        db.execute(
-            f"UPDATE prompts SET {known} WHERE prompt = ?",
-            [record.tokens or None, correct, record.log_prob, record.instance],
-        )
-        cost = "UPDATE tasks SET seconds = ?, forwards = ?, backwards = ?, hvps = ? WHERE prompt = ? AND method = ?"
-        db.execute(cost, [record.seconds, record.forwards, record.backwards, record.hvps, *record.key])
-
     def _write_scores(self, db: sqlite3.Connection, key: Key, attribution: Attribution) -> None:
-        parts = {**attribution.parts, "score": attribution.scores, "se": attribution.standard_errors.get("scores")}
-        columns = [None if parts.get(name) is None else parts[name].tolist() for name in COLUMNS]
-        tokens = zip(attribution.positions.tolist(), attribution.tokens, attribution.special.tolist(), strict=True)
-        rows = [
-            [*key, *token, *(None if column is None else column[number] for column in columns)]
-            for number, token in enumerate(tokens)
-        ]
+        frame = attribution.to_frame().reindex(columns=COLUMNS)
+        rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         db.execute("DELETE FROM scores WHERE prompt = ? AND method = ?", key)
-        db.executemany(f"INSERT INTO scores VALUES ({', '.join('?' * 10)})", rows)
+        db.executemany(f"INSERT INTO scores VALUES ({', '.join('?' * 10)})", [[*key, *row] for row in rows])
         db.execute("INSERT OR REPLACE INTO attributions VALUES (?, ?, ?)", [*key, attribution.to_bytes()])
 
     @contextmanager
@@ -363,37 +355,31 @@ class RunDatabase:
 
         Seconds are fitted as a power of the length of a prompt, the same for all methods, times a factor of the method.
         """
-        query = "SELECT method, size, state, waited FROM tasks JOIN prompts USING (prompt)"
-        tasks: Any = pd.DataFrame(
-            [tuple(row) for row in self.rows(query)], columns=["method", "size", "state", "waited"]
-        )
-        done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")]
+        rows = self.rows("SELECT method, size, state, waited FROM tasks JOIN prompts USING (prompt)")
+        tasks: Any = pd.DataFrame([*map(tuple, rows)], columns=["method", "size", "state", "waited"])
+        done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")].astype({"waited": float})
         left = tasks[tasks["state"].isin(["pending", "claimed"])]
         if not len(done):
             return None if len(left) else 0.0
-        lengths, seconds = np.log(done["size"]), np.log(done["waited"].astype(float).clip(lower=1e-4))
-        around = [values - values.groupby(done["method"]).transform("mean") for values in (lengths, seconds)]
-        spread = float((around[0] ** 2).sum())
-        slope = (float((around[0] * around[1]).sum()) + POWER * PRIOR) / (spread + PRIOR)
-        factors = (
-            done["waited"].astype(float).groupby(done["method"]).sum()
-            / (done["size"] ** slope).groupby(done["method"]).sum()
-        )
+        logarithms = np.log(done[["size", "waited"]].clip(lower=1e-4))
+        around = logarithms - logarithms.groupby(done["method"]).transform("mean")
+        spread = float((around["size"] ** 2).sum())
+        slope = (float((around["size"] * around["waited"]).sum()) + POWER * PRIOR) / (spread + PRIOR)
+        factors = done["waited"].groupby(done["method"]).sum() / (done["size"] ** slope).groupby(done["method"]).sum()
         return float((left["method"].map(factors).fillna(factors.mean()) * left["size"] ** slope).sum())
 
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
-        rows = self.rows("SELECT state, count(*) AS tasks FROM tasks GROUP BY state")
-        return {row["state"]: row["tasks"] for row in rows}
+        return dict(map(tuple, self.rows("SELECT state, count(*) FROM tasks GROUP BY state")))
 
     def records(self) -> list[Record]:
         """Return the results of ended tasks, by prompt and method."""
-        by_key: dict[Key, list[sqlite3.Row]] = {}
+        metrics: dict[Key, list[sqlite3.Row]] = defaultdict(list)
         for row in self.rows("SELECT * FROM metrics"):
-            by_key.setdefault((row["prompt"], row["method"]), []).append(row)
+            metrics[row["prompt"], row["method"]].append(row)
         ended = "SELECT * FROM tasks JOIN prompts USING (prompt) WHERE state IN ('done', 'failed', 'skipped')"
-        rows = self.rows(f"{ended} ORDER BY prompt, method")
-        return [_record(row, by_key.get((row["prompt"], row["method"]), [])) for row in rows]
+        tasks = self.rows(f"{ended} ORDER BY prompt, method")
+        return [_record(task, metrics[task["prompt"], task["method"]]) for task in tasks]
 
     def explained(self) -> list[Key]:
         """Return the prompt and the method of every saved attribution, in the order of the run."""
@@ -410,9 +396,8 @@ def _metric_row(record: Record, name: str) -> list[Any]:
     found = terms(record.values[name])
     value, against, *more = *found, None, None
     every = json.dumps(found) if any(term is not None for term in more) else None  # of a table's grid of settings
-    degenerate, failed = int(name in record.degenerate), int(name in record.errors)
-    reason, raised_at = record.reasons.get(name, ""), record.errors.get(name, "")
-    return [*record.key, name, value, against, every, degenerate, failed, reason, raised_at]
+    why = [name in record.errors, record.reasons.get(name, ""), record.errors.get(name, "")]
+    return [*record.key, name, value, against, every, name in record.degenerate, *why]
 
 
 def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:
@@ -430,13 +415,10 @@ def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:
         failed=task["reason"] if task["state"] == "failed" else "",
         failed_at=task["raised_at"],
         skipped=task["reason"] if task["state"] == "skipped" else "",
-        tokens=task["tokens"] or 0,
         correct=None if task["correct"] is None else bool(task["correct"]),
         log_prob=task["log_prob"],
         seconds=task["seconds"] or 0.0,
-        forwards=task["forwards"] or 0,
-        backwards=task["backwards"] or 0,
-        hvps=task["hvps"] or 0,
+        **{name: task[name] or 0 for name in ("tokens", "forwards", "backwards", "hvps")},
     )
 
 
@@ -449,9 +431,9 @@ def _connected(path: Path | str, **options: Any) -> sqlite3.Connection:
 
 def allows_many_writers(folder: Path) -> bool:
     """Tell if processes can share a write-ahead log in a folder, which file systems over a network cannot."""
-    place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
     mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
-    kind = next((mounts[parent] for parent in (place, *place.parents) if parent in mounts), "")
+    parents = folder.resolve(), *folder.resolve().parents
+    kind = next((mounts[parent] for parent in parents if parent in mounts), "")
     return not kind.startswith(NETWORKS)
 
 
@@ -536,7 +518,6 @@ def opened(
             _check_request(database, request)
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
             _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
-        del database.meta
         yield database
 
 
@@ -565,16 +546,15 @@ def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
         changed = [name for name in changed if name != "methods"]
     if not changed:
         return
-    parts = {}
+    others = []
     for name in changed:
-        old, new = before.get(name), after.get(name)
-        parts[name] = name
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and name not in ("methods", "metrics"):
-            parts[name] = f"{name} (other {', '.join(_different_parts(old, new))})"
+        pair: list[Any] = [before.get(name), after.get(name)]
+        nested = name not in ("methods", "metrics") and all(isinstance(each, Mapping) for each in pair)
+        others.append(f"{name} (other {', '.join(_different_parts(*pair))})" if nested else name)
     held = "; ".join(f"{kind}: {', '.join(before[kind])}" for kind in ("methods", "metrics") if kind in before)
     raise ValueError(
-        f"{database.path} holds an evaluation with other {', '.join(parts.values())}: give another folder, or the "
-        f"whole request of the folder ({held}), to which methods may be added"
+        f"{database.path} holds an evaluation with other {', '.join(others)}: give another folder, or the whole "
+        f"request of the folder ({held}), to which methods may be added"
     )
 
 
@@ -633,8 +613,8 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
             raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
         warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
     with opened(folder, {**whole, "methods": methods}, (), ()) as database:
-        for place, (meta, _) in shards.items():
-            database.check_model(meta["fingerprint"])
+        for place, (run, _) in shards.items():
+            database.check_model(run["fingerprint"])
             database.connection.execute("ATTACH ? AS shard", [str(place / RUN)])
             with database.writing() as db:
                 _take_results(db)
@@ -642,48 +622,45 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         return len(database.records())
 
 
-def _shard(folder: Path) -> tuple[dict[str, Any], list[Record]]:
+def _shard(folder: Path) -> tuple[dict[str, Any], int]:
+    """Read the run of a shard, and count the results."""
     with reading(folder) as database:
         if "shard" not in database.request:
             raise ValueError(f"{folder} holds a whole evaluation, and no shard")
-        return database.meta, database.records()
+        return database.run, len(database.records())
 
 
-Shards: TypeAlias = Mapping[Path, tuple[Mapping[str, Any], Sequence[Record]]]
+Shards: TypeAlias = Mapping[Path, tuple[Mapping[str, Any], int]]
 
 
 def _joined_requests(shards: Shards) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the methods of all shards and the request without them; refuse shards of different evaluations."""
     methods: dict[str, Any] = {}
-    seen: dict[str, Path] = {}
+    seen: dict[Shard, Path] = {}
     (first, (start, _)), *_ = shards.items()
-    for folder, (meta, _) in shards.items():
-        request = meta["request"]
-        ours = {**start["request"], "fingerprint": start.get("fingerprint"), "versions": start["versions"]}
-        theirs = {**request, "fingerprint": meta.get("fingerprint"), "versions": meta["versions"]}
-        different = [name for name in _different_parts(ours, theirs) if name not in MAY_DIFFER]
-        if any(methods.get(label, recipe) != recipe for label, recipe in request["methods"].items()):
+    for folder, (run, _) in shards.items():
+        different = [name for name in _different_parts(start, run) if name not in MAY_DIFFER]
+        if any(methods.get(label, recipe) != recipe for label, recipe in run["methods"].items()):
             different.append("methods")
         if different:
             raise ValueError(f"{folder} is of another evaluation than {first}: other {', '.join(different)}")
-        shard, of = Shard.read(request["shard"]), Shard.read(start["request"]["shard"])
+        shard, of = Shard.read(run["shard"]), Shard.read(start["shard"])
         if shard.count != of.count:
             raise ValueError(f"{folder} is shard {shard}, and {first} shard {of}")
-        if str(shard) in seen:
-            raise ValueError(f"{seen[str(shard)]} and {folder} are both shard {shard}")
-        seen[str(shard)] = folder
-        methods |= request["methods"]
-    return methods, {name: value for name, value in start["request"].items() if name != "shard"}
+        if shard in seen:
+            raise ValueError(f"{seen[shard]} and {folder} are both shard {shard}")
+        seen[shard] = folder
+        methods |= run["methods"]
+    return methods, {name: value for name, value in start.items() if name not in ("shard", "fingerprint", "versions")}
 
 
 def _missing(shards: Shards, methods: Mapping[str, Any]) -> Iterator[str]:
     """Describe the missing shards, and the shards with missing results."""
-    requests = [meta["request"] for meta, _ in shards.values()]
-    present = {Shard.read(request["shard"]): request for request in requests}
+    present = {Shard.read(run["shard"]): (run, results) for run, results in shards.values()}
     count = next(iter(present)).count
     yield from (f"shard {index}/{count} is missing" for index in range(count) if Shard(index, count) not in present)
-    for (meta, records), shard in zip(shards.values(), present, strict=True):
-        left = shard.size(meta["request"]["instances"]) * len(methods) - len(records)
+    for shard, (run, results) in present.items():
+        left = shard.size(run["instances"]) * len(methods) - results
         if left > 0:
             yield f"shard {shard} lacks {left} results"
 

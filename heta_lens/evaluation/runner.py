@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from heta_lens.data.instance import Instance
@@ -112,7 +113,7 @@ def evaluate(
     by_label, by_id = {entry.label: entry for entry in entries}, {each.id: each for _, each in numbered}
     load = partial(loaded, model) if workers.here else loader(model)
     setup = Setup(load, by_label, names, own, by_id, None if workers.here else workers.threads_each)
-    with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, _progress(run, progress) as look:
+    with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, progress_of(run, progress) as look:
         if workers.here:
             with threads_limited(workers.threads):
                 work(run, setup, PromptEvaluator(load(), by_label), longest_first=False, look=look)
@@ -131,48 +132,32 @@ def digest(instances: Sequence[Instance]) -> str:
 
 
 @contextmanager
-def _progress(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
+def progress_of(run: RunDatabase, shown: bool, title: str = "evaluating") -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
     total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
+    has_bar = console.is_terminal or console.is_jupyter
+    columns = TextColumn(escape(title)), BarColumn(), TextColumn("{task.fields[done]}")
+    bar = Progress(*columns, console=console, disable=not shown)
+    task = bar.add_task("", total=total, done="")
 
-    def state() -> tuple[int, str]:
-        counts, seconds = run.counts(), run.seconds_left()
-        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
-        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
-        return total - counts.get("pending", 0) - counts.get("claimed", 0), left
-
-    def due(every: float) -> bool:
+    def show(every: float = 0.5 if has_bar else EVERY) -> None:
         nonlocal last
         if not shown or perf_counter() - last < every:
-            return False
-        last = perf_counter()
-        return True
+            return
+        last, counts, seconds = perf_counter(), run.counts(), run.seconds_left()
+        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
+        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
+        completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
+        done = f"{completed} of {total} done{left}"
+        bar.update(task, completed=completed, done=done)
+        if not has_bar:
+            console.print(done, markup=False, highlight=False, soft_wrap=True)
 
-    def say() -> None:
-        if due(EVERY):
-            done, left = state()
-            console.print(f"{done} of {total} done{left}", markup=False, highlight=False, soft_wrap=True)
-
-    if not (console.is_terminal or console.is_jupyter):
-        say()
-        yield say
-        return
-    columns = (
-        TextColumn("evaluating"),
-        BarColumn(),
-        TextColumn("{task.completed} of {task.total} done{task.fields[left]}"),
-    )
-    with Progress(*columns, console=console, disable=not shown) as bar:
-        task = bar.add_task("", total=total, left="")
-
-        def show(every: float = 0.5) -> None:
-            if due(every):
-                done, left = state()
-                bar.update(task, completed=done, left=left)
-
-        show()
+    show()
+    with bar if has_bar else nullcontext():
         yield show
-        show(0.0)
+        if has_bar:
+            show(0.0)
 
 
 def attribute_dataset(

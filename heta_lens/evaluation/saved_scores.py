@@ -66,14 +66,10 @@ class SavedScores(Sequence[Attribution]):
 
     def to_frame(self) -> pd.DataFrame:
         """Make a table with a row per token, and the names of the prompt and of the method."""
-        frames = [
-            attribution.to_frame().assign(prompt=prompt, method=method)
-            for (prompt, method), attribution in zip(self.names, self, strict=True)
-        ]
-        if not frames:
+        if not self.names:
             return pd.DataFrame()
-        table = pd.concat(frames, ignore_index=True)
-        return table.set_index(["prompt", "method"]).reset_index()
+        frames: dict[Any, pd.DataFrame] = {name: each.to_frame() for name, each in zip(self.names, self, strict=True)}
+        return pd.concat(frames, names=["prompt", "method"]).droplevel(-1).reset_index()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Export a row per token to a .csv, .jsonl or .parquet file."""

@@ -28,7 +28,7 @@ Aggregate: TypeAlias = Callable[[Float[np.ndarray, "draws k"]], Float[np.ndarray
 Bounds: TypeAlias = tuple[float | int | None, float | int | None]
 Unit: TypeAlias = Literal["templates", "instances"]
 
-DRAWS = 10_000
+DRAWS, SEED = 10_000, 0
 CONFIDENCE = 0.95
 STEP = 1e-7  # relative step of a mean in numerical derivatives
 ROUNDING = 1e-12  # relative size below which a variance counts as 0
@@ -94,16 +94,16 @@ def _share_of(passed: Bool[np.ndarray, "draws"], times: float) -> MonteCarlo:
 
 
 @lru_cache(maxsize=40)
-def _cluster_counts(clusters: int, seed: int, turn: int) -> UInt[np.ndarray, "draws clusters"]:
+def _cluster_counts(clusters: int, turn: int) -> UInt[np.ndarray, "draws clusters"]:
     """Draw the clusters with replacement; the result says how often a draw has each cluster."""
-    counts = np.random.default_rng([seed, turn]).multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)
+    counts = np.random.default_rng([SEED, turn]).multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)
     return counts.astype(np.uint16)
 
 
 @lru_cache(maxsize=4)
-def _cluster_weights(clusters: int, seed: int, turn: int) -> Float[np.ndarray, "draws clusters"]:
+def _cluster_weights(clusters: int, turn: int) -> Float[np.ndarray, "draws clusters"]:
     """Draw weights of the clusters that are uniform over all possible weights after division by the sum."""
-    return np.random.default_rng([seed, turn]).exponential(size=(DRAWS, clusters))
+    return np.random.default_rng([SEED, turn]).exponential(size=(DRAWS, clusters))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,6 @@ class Sample:
     sizes: Float[np.ndarray, "clusters"]
     aggregate: Aggregate
     bounds: tuple[float, float]
-    seed: int
     draws: int
     moving: int = 0
 
@@ -261,7 +260,7 @@ class Sample:
     def _drawn(self, parts: Float[np.ndarray, "clusters parts"]) -> Float[np.ndarray, "draws parts"]:
         """Sum the parts over the clusters of every draw."""
         turns = range(self.draws // DRAWS)
-        return np.concatenate([_cluster_counts(self.clusters, self.seed, turn).astype(float) @ parts for turn in turns])
+        return np.concatenate([_cluster_counts(self.clusters, turn).astype(float) @ parts for turn in turns])
 
     def _means_of(self, drawn: Float[np.ndarray, "draws parts"]) -> Float[np.ndarray, "draws k"]:
         """Compute the means of every draw from the summed residuals and the summed sizes that follow."""
@@ -310,7 +309,7 @@ class Sample:
         sums = np.append(self.sums[:, 0], self.bounds[side] * self.sizes.mean())
         parts = np.stack([sums, np.append(self.sizes, self.sizes.mean())], axis=1)
         turns = range(self.draws // DRAWS)
-        weighted = np.concatenate([_cluster_weights(len(sums), self.seed, turn) @ parts for turn in turns])
+        weighted = np.concatenate([_cluster_weights(len(sums), turn) @ parts for turn in turns])
         return weighted[:, 0] / weighted[:, 1]
 
 
@@ -325,7 +324,6 @@ def _sample(
     numbers: Int[np.ndarray, "n"],
     aggregate: Aggregate,
     bounds: Bounds | None,
-    seed: int,
     draws: int = DRAWS,
     moving: int = 0,
 ) -> Sample:
@@ -334,7 +332,7 @@ def _sample(
     lowest = min(-inf if low is None else float(low), vectors[:, 0].min(initial=inf))
     highest = max(inf if high is None else float(high), vectors[:, 0].max(initial=-inf))
     sums, sizes = _cluster_sums(vectors, numbers), np.bincount(numbers).astype(float)
-    return Sample(sums, sizes, aggregate, (lowest, highest), seed, draws, moving)
+    return Sample(sums, sizes, aggregate, (lowest, highest), draws, moving)
 
 
 def _checked_vectors(values: Vectors, clusters: Sequence[Hashable]) -> Float[np.ndarray, "n k"]:
@@ -366,7 +364,6 @@ def estimate(
     values: Vectors,
     clusters: Sequence[Hashable],
     aggregate: Aggregate = mean,
-    seed: int = 0,
     bounds: Bounds | None = None,
     smooth: bool = True,
 ) -> Estimate:
@@ -376,14 +373,13 @@ def estimate(
         values: a number, or a vector of numbers, per instance.
         clusters: the cluster of every instance.
         aggregate: the function from mean vectors to numbers.
-        seed: the seed of the draws.
         bounds: the least and the greatest possible value of an instance, None for an open end. Only means use bounds;
             by default, values that are all 0 or 1 are bounded by 0 and 1.
         smooth: False for an aggregate without a standard error, whose interval is percentiles of the bootstrap.
     """
     vectors, numbers = _checked_vectors(values, clusters), _cluster_numbers(clusters)
     known = (bounds or _bounds_of_shares(vectors)) if aggregate is mean else None
-    sample = _sample(vectors, numbers, aggregate, known, seed)
+    sample = _sample(vectors, numbers, aggregate, known)
     low, high = sample.interval() if smooth else sample.percentiles()
     return Estimate(sample.value, low, high, sample.n, sample.clusters, sample.unit)
 
@@ -393,46 +389,21 @@ def difference(
     theirs: Vectors,
     clusters: Sequence[Hashable],
     aggregate: Aggregate = mean,
-    seed: int = 0,
     bounds: Bounds | None = None,
     draws: int = DRAWS,
 ) -> Difference:
     """Compute the aggregate of ``ours`` minus the aggregate of ``theirs`` on the same instances, with a p-value."""
-    sample = _paired(ours, theirs, clusters, aggregate, seed, bounds, draws)
-    return Difference(sample.value, *sample.interval(), sample.n, sample.clusters, sample.unit, *sample.p_value())
-
-
-def chance(
-    ours: Vectors,
-    theirs: Vectors,
-    clusters: Sequence[Hashable],
-    aggregate: Aggregate = mean,
-    seed: int = 0,
-    bounds: Bounds | None = None,
-    draws: int = DRAWS,
-) -> float:
-    """Compute the p-value of `difference` alone."""
-    return _paired(ours, theirs, clusters, aggregate, seed, bounds, draws).p_value().p
-
-
-def _paired(
-    ours: Vectors,
-    theirs: Vectors,
-    clusters: Sequence[Hashable],
-    aggregate: Aggregate,
-    seed: int,
-    bounds: Bounds | None,
-    draws: int,
-) -> Sample:
     first, second = _checked_vectors(ours, clusters), _checked_vectors(theirs, clusters)
     numbers = _cluster_numbers(clusters)
     if aggregate is mean:
         low, high = bounds or _bounds_of_shares(first, second) or (None, None)
         between = None if low is None or high is None else (low - high, high - low)
-        return _sample(first - second, numbers, mean, between, seed, draws)
-    moving = int((_cluster_sums(first, numbers) != _cluster_sums(second, numbers)).any(axis=1).sum())
-    both, minus = np.concatenate([first, second], axis=1), _difference_of(aggregate, first.shape[1])
-    return _sample(both, numbers, minus, None, seed, draws, moving)
+        sample = _sample(first - second, numbers, mean, between, draws)
+    else:
+        moving = int((_cluster_sums(first, numbers) != _cluster_sums(second, numbers)).any(axis=1).sum())
+        both, minus = np.concatenate([first, second], axis=1), _difference_of(aggregate, first.shape[1])
+        sample = _sample(both, numbers, minus, None, draws, moving)
+    return Difference(sample.value, *sample.interval(), sample.n, sample.clusters, sample.unit, *sample.p_value())
 
 
 def least_p(clusters: int) -> float:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -29,7 +29,7 @@ from torch import nn
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.python import extra, versions
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.prompt_evaluation import Explainer, Outcome, PromptEvaluator, Task
+from heta_lens.evaluation.prompt_evaluation import Explainer, PromptEvaluator, Task
 from heta_lens.evaluation.run_database import Claim, RunDatabase, joined, worker_name
 from heta_lens.metrics import METRICS, Metric
 from heta_lens.model.loading import load_model
@@ -110,36 +110,26 @@ class Setup:
 
 def loader(model: Any) -> Callable[[], Any]:
     """Return the function by which workers load a model; a loaded model cannot be sent to workers."""
-    if isinstance(model, str | PathLike):
-        return partial(load_model, str(model))
     if not _loads(model):
         raise TypeError(
             "workers need a model each: give the name of a model, a folder, or a function that loads one, not a "
             f"{type(model).__name__}"
         )
-    return model
+    return model if callable(model) else partial(load_model, str(model))
 
 
 def loaded(model: Any) -> Any:
     """Return a model, which may be given by a name, a folder, or a function that loads the model."""
-    return loader(model)() if isinstance(model, str | PathLike) or _loads(model) else model
+    return loader(model)() if _loads(model) else model
 
 
 def _loads(model: Any) -> bool:
-    return callable(model) and not isinstance(model, nn.Module)
+    return isinstance(model, str | PathLike) or (callable(model) and not isinstance(model, nn.Module))
 
 
-@runtime_checkable
-class Evaluator(Protocol):
-    """What explains and measures a prompt: a `PromptEvaluator`, say."""
-
-    @property
-    def fingerprint(self) -> Mapping[str, str]: ...
-
-    def outcomes(self, task: Task) -> Iterator[Outcome]: ...
-
-
-def work(run: RunDatabase, setup: Setup, evaluator: Evaluator, *, longest_first: bool, look: Callable[[], Any]) -> None:
+def work(
+    run: RunDatabase, setup: Setup, evaluator: PromptEvaluator, *, longest_first: bool, look: Callable[[], Any]
+) -> None:
     """Claim prompts and commit results until no task is pending or claimed; ``look`` is called after every result."""
     run.check_model(evaluator.fingerprint)
     worker = worker_name()
@@ -173,12 +163,6 @@ def threads_limited(threads: int | None) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------- worker processes
-class Ended(NamedTuple):
-    """The last words of a worker process: an error with which it could not begin, or None."""
-
-    error: Exception | None = None
-
-
 @dataclass(eq=False)
 class WorkerProcess:
     """A process, its name in the database once it is ready, and the number that chooses its GPU."""
@@ -209,26 +193,24 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
             ready = wait([each.connection for each in living], timeout=LOOK)
             look()
             for member in [each for each in living if each.connection in ready]:
-                news: str | Ended | None
                 try:
                     news = member.connection.recv()
                     if news == HELLO:
                         member.connection.send_bytes(packed)
                         continue
                 except (EOFError, OSError, pickle.UnpicklingError):
-                    news = None
+                    news = RuntimeError(f"workers die before they are ready: {member.death()}")
                 if isinstance(news, str):
                     member.worker, failed_starts = news, 0
                     continue
                 living.remove(member)
-                if news is not None and news.error is None:
+                if news is None:
                     continue
                 failed_starts += not member.worker
-                error = (news and news.error) or RuntimeError(f"workers die before they are ready: {member.death()}")
                 if member.worker:
                     run.release(member.worker, member.death())
-                elif failed_starts >= STARTS or isinstance(error, ValueError | TypeError | OSError):
-                    raise error
+                elif failed_starts >= STARTS or isinstance(news, ValueError | TypeError | OSError):
+                    raise news
                 if run.counts().keys() & {"pending", "claimed"}:
                     living.append(_started(run, member.number, silent=True))
     finally:
@@ -255,7 +237,10 @@ def _started(run: RunDatabase, number: int, *, silent: bool = False) -> WorkerPr
 
 
 def _serve(connection: Connection, path: Path, number: int, silent: bool) -> None:
-    """Work in a process of its own; a ``silent`` worker does not repeat the warnings of the first while loading."""
+    """Work in a process of its own, whose last word is None, or the error with which the process could not go on.
+
+    A ``silent`` worker does not repeat the warnings of the first while loading.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
     gpus = torch.cuda.device_count()
@@ -271,10 +256,10 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
             run.check_model(evaluator.fingerprint)
             connection.send(worker_name())
             work(run, setup, evaluator, longest_first=True, look=lambda: None)
-        connection.send(Ended())
+        connection.send(None)
     except Exception as error:
         with suppress(OSError):
-            connection.send(Ended(_picklable(error)))
+            connection.send(_picklable(error))
 
 
 def _end_with(connection: Connection) -> None:

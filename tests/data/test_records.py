@@ -26,7 +26,7 @@ from helpers.dataset_records import (
 from heta_lens.data import curated
 from heta_lens.data import datasets as public
 from heta_lens.data.instance import read_jsonl
-from heta_lens.data.records import load, read
+from heta_lens.data.records import read
 from heta_lens.data.suites import suite
 
 RECORDS = [{"a": "None", "b": [1, 2], "c": {"d": "é\u2028"}}, {"a": "", "b": [], "c": {"d": "2020-01-01"}}]
@@ -39,7 +39,7 @@ def test_files_of_every_kind_hold_the_same_records(tmp_path: Path) -> None:
     (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in RECORDS), "utf-8")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "table.parquet")
     for name in ("list.json", "object.json", "lines.json", "lines.jsonl", "table.parquet"):
-        assert load("x", path=tmp_path / name, field="examples") == RECORDS, name
+        assert read(tmp_path / name, "x", field="examples") == RECORDS, name
     (tmp_path / "one.jsonl").write_text(json.dumps({"examples": RECORDS}))
     assert read(tmp_path / "one.jsonl", field="examples") == [{"examples": RECORDS}]
 
@@ -129,7 +129,7 @@ def test_a_wrong_file_is_refused(
     if content is not None:
         (tmp_path / file).write_text(content)
     with pytest.raises(kind, match=message):
-        load("Some", path=tmp_path / file, field="examples")
+        read(tmp_path / file, "Some", field="examples")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ in ``costs.csv``, ``figures/costs.svg`` and the last section of ``report.html``,
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, isinf, isnan
 from os import PathLike
@@ -35,7 +36,6 @@ from heta_lens.evaluation.report.results import SIGNIFICANT, Measure, Summary, s
 from heta_lens.evaluation.statistics import least_p
 from heta_lens.metrics.registry import described_metric
 
-FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
 MORE, LESS = "↑", "↓"  # better
@@ -58,12 +58,12 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
     figures = {
         name: Figure(
             f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}",
-            dots(results, metric),
             f"{metric.title} of every method with its interval, as in the table below",
+            *dots(results, metric),
         )
         for number, (name, metric) in enumerate(results.metrics.items(), 1)
     }
-    cost = Figure("costs", costs(results, shown), f"{shown.title} against seconds per prompt")
+    cost = Figure("costs", f"{shown.title} against seconds per prompt", *costs(results, shown))
     title = f"{results.run.get('suite', 'An evaluation')} on {results.run.get('model', 'a model')}"
     blocks = [*_document(results, title, figures)]
     hidden = [method for method in results.methods if method not in placed(results, shown)]
@@ -108,7 +108,8 @@ def _about(results: Summary) -> Iterator[str]:
     if not results.templates:
         yield "No instance has been finished yet."
         return
-    run, n, sizes = results.run, len(results.templates), results.sizes
+    run, n = results.run, len(results.templates)
+    sizes = sorted(Counter(filter(None, results.templates.values())).values())
     done = f"{n} of " if n < results.requested else ""
     split = f" of the {run['split']} split" if run.get("split") else ""
     shard = f" in shard {run['shard']}" if run.get("shard") else ""
@@ -177,7 +178,9 @@ def _legend(results: Summary, intervals: bool) -> Iterator[str]:
         f"{BETTER} better, {WORSE} worse than {results.reference} on the same instances: p < {SIGNIFICANT:g} by the "
         "studentised cluster bootstrap by template, after Holm's correction for the number of methods."
     )
-    if (least := _least_p(results)) >= SIGNIFICANT:
+    clusters = [cell.difference.clusters for cell in results.cells.values() if cell.difference and cell.difference.n]
+    least = min(1.0, least_p(max(clusters)) * (len(results.methods) - 1)) if clusters else 0.0
+    if least >= SIGNIFICANT:
         yield f"With so few templates no difference can be significant: p is at least {least:.2g}."
     yield "Bold: better than every other method by the same test, with Bonferroni's correction for their number."
     yield (
@@ -188,12 +191,6 @@ def _legend(results: Summary, intervals: bool) -> Iterator[str]:
         yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
     if silent := [metric.title for metric in results.metrics.values() if results.uninformative(metric)]:
         yield f"No information about these methods on these prompts: {', '.join(silent)} (every interval is infinite)."
-
-
-def _least_p(results: Summary) -> float:
-    """Return the least possible p for the number of templates."""
-    clusters = [cell.difference.clusters for cell in results.cells.values() if cell.difference and cell.difference.n]
-    return min(1.0, least_p(max(clusters)) * (len(results.methods) - 1)) if clusters else 0.0
 
 
 def _details(results: Summary, metric: Measure) -> Table:
@@ -207,7 +204,7 @@ def _details(results: Summary, metric: Measure) -> Table:
 def _detail(results: Summary, metric: Measure, method: str) -> list[str]:
     cell = results.cells[metric.name, method]
     value = f"none ({wording.why(cell)})" if isnan(cell.estimate.value) else wording.with_interval(cell.estimate)
-    counts = [cell.estimate.n, sum(cell.skipped.values()), sum(cell.failed.values()), cell.pending, cell.degenerate]
+    counts = [cell.estimate.n, cell.skipped.total(), cell.failed.total(), cell.pending, cell.degenerate]
     if cell.difference is None:
         compared = ["the reference", ""]
     elif not cell.difference.n:
@@ -273,14 +270,14 @@ def result_rows(results: Summary) -> Iterator[dict[str, Any]]:
             "low": estimate.low,
             "high": estimate.high,
             "n": estimate.n,
-            "skipped": sum(cell.skipped.values()),
+            "skipped": cell.skipped.total(),
             "degenerate": cell.degenerate,
             "difference": compared and compared.value,
             "difference_low": compared and compared.low,
             "difference_high": compared and compared.high,
             "p": compared and cell.p,
             "better": results.metrics[name].better,
-            "failed": sum(cell.failed.values()),
+            "failed": cell.failed.total(),
             "pending": cell.pending,
             "resampled": estimate.unit,
             "clusters": estimate.clusters,

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, isnan, nan
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
-from scipy.stats import rankdata
 
 from heta_lens._util.files import write_atomically
 from heta_lens._util.python import check_extra
@@ -20,18 +19,9 @@ from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
 from heta_lens.evaluation.statistics import DRAWS, Difference, corrected
 
 BETTER, WORSE = "▲", "▼"
+SIGNS = {1: f"{BETTER} ", -1: f"{WORSE} ", 0: ""}
 FEW_DRAWS = 10  # more extreme draws, below which a p is not known well
 MOST_DRAWS = 64 * DRAWS
-
-
-class Comparison(NamedTuple):
-    """A method against the reference, by a metric of an evaluation; ``p`` is corrected for all comparisons.
-
-    ``verdict`` is 1 for a better method, -1 for a worse method, and 0 if chance may explain the difference.
-    """
-
-    p: float
-    verdict: int
 
 
 @dataclass(frozen=True)
@@ -65,20 +55,24 @@ class Leaderboard:
         return {name: metric.title for run in self.runs.values() for name, metric in run.metrics.items()}
 
     @cached_property
-    def comparisons(self) -> dict[tuple[str, str, str], Comparison]:
-        """The comparisons by run, metric and method, with Holm's correction for all comparisons."""
-        differences = {
-            (name, metric, method): cell.difference
-            for name, run in self.runs.items()
-            for (metric, method), cell in run.cells.items()
-            if cell.difference is not None and cell.difference.n
-        }
-        p_values = corrected([self._p(key, each, len(differences)) for key, each in differences.items()])
-        found = {}
-        for (key, each), p in zip(differences.items(), p_values, strict=True):
-            gains = self.runs[key[0]].metrics[key[1]].gains(each.value)
-            found[key] = Comparison(p, 0 if not p < SIGNIFICANT else 1 if gains else -1)
-        return found
+    def cells(self) -> list[dict[str, Any]]:
+        """The rows of ``leaderboard.csv``: a row per evaluation, metric and method.
+
+        ``p`` is that of the difference from the reference, with Holm's correction for all differences. ``verdict`` is 1
+        for a better method, -1 for a worse method, and 0 if chance may explain the difference.
+        """
+        keys = [key for key in product(self.runs, self.metrics, self.methods) if key[1:] in self.runs[key[0]].cells]
+        found = {key: self.runs[key[0]].cells[key[1:]] for key in keys}
+        differences = {key: each for key, cell in found.items() if (each := cell.difference) and each.n}
+        p_values = [self._p(key, each, len(differences)) for key, each in differences.items()]
+        by_key = dict(zip(differences, corrected(p_values), strict=True))
+        rows = []
+        for key, cell in found.items():
+            row: dict[str, Any] = dict(zip(("evaluation", "metric", "method"), key, strict=True))
+            row |= {name: getattr(cell.estimate, name) for name in ("value", "low", "high", "n")}
+            verdict = self.runs[key[0]].metrics[key[1]].verdict(cell.difference, by_key.get(key))
+            rows.append({**row, "p": by_key.get(key), "verdict": verdict})
+        return rows
 
     def _p(self, key: tuple[str, str, str], difference: Difference, comparisons: int) -> float:
         """Return the p of a comparison, with more draws if few draws could not tell the correction from chance."""
@@ -95,11 +89,10 @@ class Leaderboard:
         for run in self.runs.values():
             for metric in run.metrics.values():
                 values = {method: run.cells[metric.name, method].estimate.value for method in run.methods}
-                rated = {method: -metric.goodness(value) for method, value in values.items() if not isnan(value)}
+                rated = pd.Series(values).dropna().map(metric.goodness)
                 if len(rated) > 1:
-                    places = (rankdata([*rated.values()]) - 1) / (len(rated) - 1)
-                    for method, place in zip(rated, places, strict=True):
-                        ranks[method].append(float(place))
+                    for method, rank in rated.rank(ascending=False).to_dict().items():
+                        ranks[str(method)].append((rank - 1) / (len(rated) - 1))
         return ranks
 
     def cost(self, method: str, kind: str) -> float:
@@ -113,7 +106,7 @@ class Leaderboard:
         return sorted(map(self._row, self.methods), key=lambda row: (isnan(row["rank"]), row["rank"]))
 
     def _row(self, method: str) -> dict[str, Any]:
-        verdicts = [each.verdict for (_, _, name), each in self.comparisons.items() if name == method]
+        verdicts = [row["verdict"] for row in self.cells if row["method"] == method and row["p"] is not None]
         ranks = self.ranks[method]
         return {
             "method": method,
@@ -125,20 +118,6 @@ class Leaderboard:
             "worth": self.cost(method, "worth"),
             "seconds": self.cost(method, "seconds"),
         }
-
-    @cached_property
-    def cells(self) -> list[dict[str, Any]]:
-        """The rows of ``leaderboard.csv``: a row per evaluation, metric and method."""
-        rows = []
-        for key in [(run, metric, method) for run in self.runs for metric in self.metrics for method in self.methods]:
-            run, metric, method = key
-            if cell := self.runs[run].cells.get((metric, method)):
-                comparison, estimate = self.comparisons.get(key), cell.estimate
-                row = {"evaluation": run, "metric": metric, "method": method}
-                row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-                row |= {"p": comparison and comparison.p, "verdict": comparison.verdict if comparison else 0}
-                rows.append(row)
-        return rows
 
 
 def _title(of: Summary) -> str:
@@ -163,7 +142,7 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     check_extra("matplotlib", "a leaderboard, which has a figure,")
     from heta_lens.evaluation.report.figures import ranks_by_cost  # matplotlib is slow to import
 
-    figure = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
+    figure = Figure("leaderboard", "Mean rank of every method against its cost", *ranks_by_cost(board.rows))
     blocks = [*_document(board, figure)]
     texts = {
         "leaderboard.md": markdown(blocks),
@@ -207,7 +186,7 @@ def _legend(board: Leaderboard) -> Iterator[str]:
     yield "Mean rank: 0 is the best of all methods by every metric, 1 the worst of all; metrics: over how many."
     yield (
         f"Better, worse ({BETTER}, {WORSE} below): than {board.reference}, p < {SIGNIFICANT:g} after Holm's correction "
-        f"for all {len(board.comparisons)} comparisons. Everything else may be chance."
+        f"for all {sum(row['p'] is not None for row in board.cells)} comparisons. Everything else may be chance."
     )
     yield (
         "Forwards: what a prompt takes, where a backward, or a Hessian–vector product, counts as two. Medians over "
@@ -219,16 +198,13 @@ def _legend(board: Leaderboard) -> Iterator[str]:
 def _metric_table(board: Leaderboard, metric: str) -> Table:
     having = {name: run for name, run in board.runs.items() if metric in run.metrics}
     heads = [f"{name} ({run.metrics[metric].better} is better)" for name, run in having.items()]
-    rows = [[method, *(_shown(board, name, metric, method) for name in having)] for method in board.methods]
-    return Table(["method", *heads], [row for row in rows if any(row[1:])])
-
-
-def _shown(board: Leaderboard, run: str, metric: str, method: str) -> str:
-    cell = board.runs[run].cells.get((metric, method))
-    if cell is None:
-        return ""
-    if isnan(cell.estimate.value):
-        return "none"
-    comparison = board.comparisons.get((run, metric, method))
-    sign = {1: f"{BETTER} ", -1: f"{WORSE} ", 0: ""}[comparison.verdict if comparison else 0]
-    return f"{sign}{wording.with_interval(cell.estimate)}"
+    cells: Any = pd.DataFrame([row for row in board.cells if row["metric"] == metric])
+    cells["shown"] = [
+        "none"
+        if isnan(row.value)
+        else SIGNS[row.verdict] + wording.with_interval(having[row.evaluation].cells[metric, row.method].estimate)
+        for row in cells.itertuples()
+    ]
+    shown = cells.pivot(index="method", columns="evaluation", values="shown").fillna("")
+    methods = [method for method in board.methods if method in shown.index]
+    return Table(["method", *heads], [[method, *shown.loc[method, [*having]]] for method in methods])

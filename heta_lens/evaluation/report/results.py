@@ -1,8 +1,8 @@
 """The content of a report: estimates by metric and method, differences from a reference, missing values, costs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import islice
 from math import inf, isinf, isnan
@@ -70,9 +70,11 @@ class Measure:
     def goodness(self, value: float) -> float:
         return GOODNESS[self.better](value)
 
-    def gains(self, difference: float) -> bool:
-        """Check that a difference between methods is an improvement."""
-        return difference > 0 if self.better == "more" else difference < 0
+    def verdict(self, difference: Difference | None, p: float | None) -> int:
+        """Return 1 for a better method, -1 for a worse method, 0 if chance may explain the difference."""
+        if difference is None or p is None or not p < SIGNIFICANT:
+            return 0
+        return 1 if (difference.value > 0) == (self.better == "more") else -1
 
     @property
     def aggregated_by(self) -> Aggregate:
@@ -100,55 +102,51 @@ class Cell:
     """
 
     estimate: Estimate
-    difference: Difference | None = None
-    p: float | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    failed: Mapping[str, int] = field(default_factory=dict)
-    pending: int = 0
-    degenerate: int = 0
+    difference: Difference | None
+    p: float | None
+    skipped: Counter[str]
+    failed: Counter[str]
+    pending: int
+    degenerate: int
 
     @property
     def why(self) -> dict[str, int]:
         """The reasons of missing values with the numbers of instances, the most frequent reason first."""
         failed = Counter({f"failed: {reason}": count for reason, count in self.failed.items()})
-        reasons = Counter(self.skipped) + failed + Counter({"not run yet": self.pending})
+        reasons = self.skipped + failed + Counter({"not run yet": self.pending})
         return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(frozen=True)
 class MetricResults:
-    """The results of all methods by a metric.
-
-    ``records`` are by method and instance; ``values`` are tables by method, with the terms of an instance in a row.
-    """
+    """The results of all methods by a metric; ``records`` are by method and instance."""
 
     metric: Measure
-    total: int
-    clusters: Mapping[str, tuple[str, str]]
     records: Mapping[str, Mapping[str, Record]]
-    values: Mapping[str, pd.DataFrame]
+    total: int
 
-    @classmethod
-    def of(cls, metric: Measure, records: Mapping[str, Mapping[str, Record]], total: int) -> "MetricResults":
-        columns = range(AGGREGATES[metric.aggregate].terms)
-        values = {}
-        for method, of_method in records.items():
+    @cached_property
+    def clusters(self) -> dict[str, tuple[str, str]]:
+        return {name: record.cluster for of_method in self.records.values() for name, record in of_method.items()}
+
+    @cached_property
+    def values(self) -> dict[str, pd.DataFrame]:
+        """Tables by method, with the terms of an instance in a row."""
+        values, columns = {}, range(AGGREGATES[self.metric.aggregate].terms)
+        for method, records in self.records.items():
             found = {
-                instance: terms(record.values[metric.name])
-                for instance, record in of_method.items()
-                if not record.failed and record.values.get(metric.name) is not None
+                instance: terms(record.values[self.metric.name])
+                for instance, record in records.items()
+                if not record.failed and record.values.get(self.metric.name) is not None
             }
             values[method] = pd.DataFrame.from_dict(found, orient="index", columns=columns, dtype=float)
-        # An instance without a template is a cluster of its own.
-        instances = {name: record for of_method in records.values() for name, record in of_method.items()}
-        clusters = {name: (record.template, "" if record.template else name) for name, record in instances.items()}
-        return cls(metric, total, clusters, records, values)
+        return values
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         aggregate, bounds = self.metric.aggregated_by, self.metric.bounds
         return {
-            method: estimate(values.to_numpy(), self._clusters(values.index), aggregate, bounds=bounds)
+            method: estimate(values.to_numpy(), [self.clusters[each] for each in values.index], aggregate, bounds)
             for method, values in self.values.items()
         }
 
@@ -156,20 +154,29 @@ class MetricResults:
         """Return the cells of all methods, with differences from the reference."""
         differences = self._differences(reference)
         p_values = dict(zip(differences, corrected([other.p for other in differences.values()]), strict=True))
-        return {
-            method: replace(self._cell(method), difference=differences.get(method), p=p_values.get(method))
-            for method in self.records
-        }
+        cells, name = {}, self.metric.name
+        for method, records in self.records.items():
+            valued = self.values[method].index
+            failed = [record for record in records.values() if record.failed]
+            skipped = [each for instance, each in records.items() if instance not in valued and not each.failed]
+            cells[method] = Cell(
+                self.estimates[method],
+                differences.get(method),
+                p_values.get(method),
+                skipped=Counter(_line(each.skipped or each.reasons.get(name, "")) for each in skipped),
+                failed=Counter(_line(each.failed) for each in failed),
+                pending=self.total - len(records),
+                degenerate=sum(name in records[instance].degenerate for instance in valued),
+            )
+        return cells
 
     def best(self) -> str:
         """Return the best method if its differences from all other methods are significant, else an empty name.
 
         The values that select the method also test it, so every p is multiplied by the number of other methods.
         """
-        goodness = {
-            method: self.metric.goodness(estimate.value) for method, estimate in self.estimates.items() if estimate.n
-        }
-        rated = {method: value for method, value in goodness.items() if not isnan(value)}
+        values = {method: estimate.value for method, estimate in self.estimates.items()}
+        rated = {method: self.metric.goodness(value) for method, value in values.items() if not isnan(value)}
         if len(rated) < 2:
             return ""
         best = max(rated, key=lambda method: rated[method])
@@ -180,25 +187,9 @@ class MetricResults:
     def difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
         """Compare two methods on the instances with values of both methods."""
         first, second = self.values[method].align(self.values[other], join="inner", axis="index")
-        clusters, bounds = self._clusters(first.index), self.metric.bounds
-        aggregate = self.metric.compared_by
-        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds=bounds, draws=draws)
-
-    def _cell(self, method: str) -> Cell:
-        records, valued = self.records[method], self.values[method].index
-        failed = Counter(_line(record.failed) for record in records.values() if record.failed)
-        skipped = Counter(
-            _line(record.skipped or record.reasons.get(self.metric.name, ""))
-            for instance, record in records.items()
-            if not record.failed and (record.skipped or instance not in valued)
-        )
-        return Cell(
-            self.estimates[method],
-            skipped=dict(skipped),
-            failed=dict(failed),
-            pending=self.total - len(records),
-            degenerate=sum(self.metric.name in records[instance].degenerate for instance in valued),
-        )
+        clusters = [self.clusters[instance] for instance in first.index]
+        aggregate, bounds = self.metric.compared_by, self.metric.bounds
+        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds, draws)
 
     def _differences(self, reference: str) -> dict[str, Difference]:
         """Compare all methods with the reference, with more draws if another seed might change a decision."""
@@ -217,9 +208,6 @@ class MetricResults:
             if _undecided(result, times):
                 result = self.difference(method, other, draws)
         return result
-
-    def _clusters(self, instances: Iterable[str]) -> list[tuple[str, str]]:
-        return [self.clusters[instance] for instance in instances]
 
 
 def _undecided(result: Difference, times: float | int) -> bool:
@@ -256,17 +244,10 @@ class Summary:
         """Whether the explained token is the model's own prediction, by instance."""
         return {record.instance: record.correct for record in self.records if record.correct is not None}
 
-    @cached_property
-    def sizes(self) -> list[int]:
-        """The numbers of instances per template, the smallest first."""
-        return sorted(Counter(template for template in self.templates.values() if template).values())
-
     def verdict(self, metric: Measure, method: str) -> int:
-        """Return 1 for a method better than the reference, -1 for a worse method, 0 if chance may explain the rest."""
+        """Compare a method with the reference: 1 for better, -1 for worse, 0 if chance may explain the difference."""
         cell = self.cells[metric.name, method]
-        if cell.difference is None or cell.p is None or not cell.p < SIGNIFICANT:
-            return 0
-        return 1 if metric.gains(cell.difference.value) else -1
+        return metric.verdict(cell.difference, cell.p)
 
     def most(self, metric: Measure) -> int:
         """Return the largest number of instances with a value of a method."""
@@ -297,8 +278,10 @@ def summary(folder: Path) -> Summary:
     requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
     total = max(requested, len({record.instance for record in listed}))
     by_method = {method: {each.instance: each for each in listed if each.method == method} for method in methods}
-    results = {name: MetricResults.of(metric, by_method, total) for name, metric in metrics.items()}
-    reference = _reference(run["methods"])
+    results = {name: MetricResults(metric, by_method, total) for name, metric in metrics.items()}
+    # The HETA method with the fewest options, or else the first method.
+    of_heta = [method for method in methods if run["methods"][method]["method"] == "heta"]
+    reference = min(of_heta, key=lambda method: len(run["methods"][method].get("options") or ()), default=methods[0])
     cells = {
         (name, method): cell for name, result in results.items() for method, cell in result.cells(reference).items()
     }
@@ -322,12 +305,6 @@ def metrics_of(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
         return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / RUN}: {error}") from None
-
-
-def _reference(methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the HETA method with the fewest options, or else the first method."""
-    of_heta = [label for label, recipe in methods.items() if recipe["method"] == "heta"]
-    return min(of_heta, key=lambda label: len(methods[label].get("options") or ()), default=next(iter(methods)))
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:

@@ -4,6 +4,7 @@
 `pages` the written table.
 """
 
-from heta_lens.evaluation.reproduce.reproduce_table import TABLES, reproduce
+from heta_lens.evaluation.reproduce.cells import TABLES
+from heta_lens.evaluation.reproduce.reproduce_table import reproduce
 
 __all__ = ["TABLES", "reproduce"]

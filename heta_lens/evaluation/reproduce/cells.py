@@ -5,7 +5,7 @@ The printed figures, and the reasons why some are impossible, are in ``paper.jso
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from math import hypot, inf, isfinite, isinf, isnan, nan, sqrt
@@ -24,7 +24,7 @@ from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, est
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, spans_over
 from heta_lens.metrics import FEW, GRID, METRICS, Metric, MetricCase, Setting, first_token, relative_change
-from heta_lens.metrics.metric_case import MetricCache, Value
+from heta_lens.metrics.metric_case import Evaluator, MetricCache, Value
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -111,13 +111,30 @@ class Trial:
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics of tables, by name; the metrics of an evaluator share the evaluator's result."""
-        bound = {evaluator: partial(evaluator, self) for evaluator in EVALUATORS.values()}
-        return {name: Metric(name, bound[evaluator]) for name, evaluator in EVALUATORS.items()}
+        evaluators: dict[str, Evaluator] = {"seconds": evaluate_seconds, "edge_gap": self.evaluate_edges}
+        evaluators |= dict.fromkeys(("memory", "memory_share"), self.evaluate_memory)
+        for settings in SETTINGS:
+            names = [f"{settings}_{name}" for name in (*DECODED, "tokens")]
+            evaluators |= dict.fromkeys(names, partial(evaluate_decoding, settings))
+        return {name: Metric(name, evaluator) for name, evaluator in evaluators.items()}
 
     @cached_property
     def peak(self) -> float:
         """The peak of the full method's memory, in bytes."""
         return peak_memory(self.full, self.prediction)
+
+    def evaluate_memory(self, case: MetricCase) -> dict[str, Value]:
+        """Measure the peak of memory beyond the model's, in GiB and as a share of the full method's peak."""
+        if not self.first:
+            return dict.fromkeys(("memory", "memory_share"), "memory is measured on the first prompt alone")
+        explain = case.explain.configuration if isinstance(case.explain, Recombined) else case.explain
+        held = peak_memory(explain, case.prediction)
+        return {"memory": held / 2**30, "memory_share": held / self.peak}
+
+    def evaluate_edges(self, case: MetricCase) -> dict[str, Value]:
+        """Compare the scores of the full method with a windowed method's scores around the edges of windows."""
+        whole = parts_of(self.full, self.prediction, self.known).scores.detach().cpu().double()
+        return {"edge_gap": edge_gap(whole, case.scores, most_central(spans_over(len(whole), self.window, 0.5)))}
 
 
 def peak_memory(explain: Any, prediction: Prediction) -> float:
@@ -133,26 +150,11 @@ def peak_memory(explain: Any, prediction: Prediction) -> float:
     return float(max(1, held.most))
 
 
-def evaluate_seconds(_: Trial, case: MetricCase) -> dict[str, Value]:
+def evaluate_seconds(case: MetricCase) -> dict[str, Value]:
     return {"seconds": float(case.attribution.diagnostics["seconds"])}
 
 
-def evaluate_memory(trial: Trial, case: MetricCase) -> dict[str, Value]:
-    """Measure the peak of memory beyond the model's, in GiB and as a share of the full method's peak."""
-    if not trial.first:
-        return dict.fromkeys(("memory", "memory_share"), "memory is measured on the first prompt alone")
-    explain = case.explain.configuration if isinstance(case.explain, Recombined) else case.explain
-    held = peak_memory(explain, case.prediction)
-    return {"memory": held / 2**30, "memory_share": held / trial.peak}
-
-
-def evaluate_edges(trial: Trial, case: MetricCase) -> dict[str, Value]:
-    """Compare the scores of the full method with a windowed method's scores around the edges of windows."""
-    whole = parts_of(trial.full, trial.prediction, trial.known).scores.detach().cpu().double()
-    return {"edge_gap": edge_gap(whole, case.scores, most_central(spans_over(len(whole), trial.window, 0.5)))}
-
-
-def evaluate_decoding(name: str, _: Trial, case: MetricCase) -> dict[str, Value]:
+def evaluate_decoding(name: str, case: MetricCase) -> dict[str, Value]:
     """Compute the decoded metrics for the first token of every setting and seed.
 
     The value of a metric is a tuple by setting, seed and term.
@@ -174,15 +176,6 @@ def _figures_of(case: MetricCase, token: int) -> tuple[Mapping[str, Any], Mappin
     prediction = replace(case.prediction, target=token)
     attribution = case.explain(prediction)
     return figures(replace(case, prediction=prediction, attribution=attribution), DECODED)
-
-
-EVALUATORS: Mapping[str, Callable[[Trial, MetricCase], Mapping[str, Value]]] = {
-    "seconds": evaluate_seconds,
-    **dict.fromkeys(("memory", "memory_share"), evaluate_memory),
-    "edge_gap": evaluate_edges,
-    **dict.fromkeys([f"grid_{name}" for name in (*DECODED, "tokens")], partial(evaluate_decoding, "grid")),
-    **dict.fromkeys([f"few_{name}" for name in (*DECODED, "tokens")], partial(evaluate_decoding, "few")),
-}
 
 
 @dataclass(frozen=True)
@@ -263,8 +256,7 @@ def _of_source(measure: Measure, records: Sequence[Record]) -> Figure:
             missing[record.failed or record.skipped or next(reasons, "no reason given")] += 1
         else:
             vectors.append([number for name in names for number in terms(record.values[name])])
-            # An instance without a template is a cluster of its own.
-            clusters.append((record.template, "" if record.template else record.instance))
+            clusters.append(record.cluster)
     notes = [f"{reason} ({count} of {len(records)} prompts)" for reason, count in missing.most_common()]
     if not vectors:
         return Figure(None, tuple(notes))
@@ -367,7 +359,7 @@ def _runtime(table: str) -> Recipe:
     return Recipe(measures, extra=TOGETHER)
 
 
-RECIPES: Mapping[str, Recipe] = {
+TABLES: Mapping[str, Recipe] = {
     "main": FAITHFULNESS,
     "qwen": FAITHFULNESS,
     "dsa": Recipe({"DSA": DSA}),

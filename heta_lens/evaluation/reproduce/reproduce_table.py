@@ -1,35 +1,32 @@
 """`reproduce`: from the name of a printed table to the runs behind the table, and to its pages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from heta_lens._util.files import write_atomically
 from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens._util.python import quietly
 from heta_lens._util.text import legible
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import (
     Entry,
     Outcome,
+    PromptEvaluator,
     Task,
     ask,
     description,
     explained,
-    outcomes_of,
     record_of,
 )
 from heta_lens.evaluation.report.results import counted
 from heta_lens.evaluation.reproduce.cells import (
-    EVALUATORS,
-    RECIPES,
+    TABLES,
     Figure,
     Place,
     Printed,
@@ -41,16 +38,13 @@ from heta_lens.evaluation.reproduce.cells import (
 from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
 from heta_lens.evaluation.reproduce.rows import Effort, recombined
 from heta_lens.evaluation.run_database import Record, opened
-from heta_lens.evaluation.runner import digest
+from heta_lens.evaluation.runner import digest, progress_of
 from heta_lens.evaluation.workers import Setup, work
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.metrics import Metric
+from heta_lens.metrics import METRICS, Metric
 from heta_lens.metrics.robustness import Explain
 from heta_lens.model import loading, tokenizer
-from heta_lens.model.weights import fingerprint
 from heta_lens.prediction.prediction import Prediction
-
-TABLES: Mapping[str, Recipe] = RECIPES
 
 QUICK = Effort(
     limit=3,
@@ -178,32 +172,23 @@ def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Eff
 
 
 @dataclass(frozen=True, eq=False)
-class RowEvaluator:
-    """A model and the methods of a table's rows; facts of trials are measured on the prompt ``first``."""
+class RowEvaluator(PromptEvaluator):
+    """A model and the methods of a table's rows; memory is measured on the prompts ``firsts`` alone."""
 
-    model: Any
-    fingerprint: Mapping[str, str]
-    entries: Mapping[str, Entry]
-    effort: Effort
-    extra: Mapping[str, Any]
-    first: str
+    full: Heta
+    window: int
+    firsts: Collection[str]
 
-    def outcomes(self, task: Task) -> Iterator[Outcome]:
-        instance = task.instance
+    def prepared(self, instance: Instance) -> Trial:
+        return Trial(ask(self.model, instance), self.full, self.window, instance.id in self.firsts)
 
-        def evaluate(trial: Trial, label: str) -> Outcome:
-            def ready(instance: Instance, prediction: Prediction) -> Explain:
-                return recombined(self.entries[label].ready(instance, prediction), trial.full, trial.known)
+    def outcome(self, task: Task, label: str, shared: Trial) -> Outcome:
+        def ready(instance: Instance, prediction: Prediction) -> Explain:
+            return recombined(self.entries[label].ready(instance, prediction), shared.full, shared.known)
 
-            case = explained(self.model, instance, trial.measurements, ready)
-            metrics = {name: trial.metrics.get(name) or metric for name, metric in task.pending[label].items()}
-            return Outcome(record_of(case, label, metrics))
-
-        def prepare() -> Trial:
-            full, window = self.effort.full(**self.extra), self.effort.smaller.get("window", 512)
-            return Trial(ask(self.model, instance), full, window, instance.id == self.first)
-
-        return outcomes_of(instance, [*task.pending], prepare, evaluate)
+        case = explained(self.model, task.instance, shared.measurements, ready)
+        metrics = {name: shared.metrics.get(name) or metric for name, metric in task.pending[label].items()}
+        return Outcome(record_of(case, label, metrics))
 
 
 @dataclass(frozen=True)
@@ -224,16 +209,20 @@ class Reproduction:
 
     def run(self) -> ReproducedTable:
         model = loading.load_model(self.model, **self.load_options)
-        identity = fingerprint(model)
-        records: dict[str, dict[str, list[Record]]] = {}
+        drawn: dict[tuple[str, ...], list[Instance]] = {}
         unread: dict[str, str] = {}
-        for source, names in self._sources():
+        for names in self._sources():
             try:
-                prompts = self._prompts(source, names[0], model)
+                drawn[names] = self._prompts(names[0], model)
             except Exception as error:
                 unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
-            else:
-                records |= dict.fromkeys(names, self._records(source, names, prompts, model, identity))
+        entries = {entry.label: entry for entry in self.entries.values()}
+        full = quietly(partial(self.effort.full, **self._extra))
+        firsts = {instances[0].id for instances in drawn.values()}
+        evaluator = RowEvaluator(model, entries, full, self.effort.smaller.get("window", 512), firsts)
+        records: dict[str, dict[str, list[Record]]] = {}
+        for names, instances in drawn.items():
+            records |= dict.fromkeys(names, self._records(names, instances, evaluator))
         return ReproducedTable(
             printed=self.printed,
             ours=dict(self._figures(records, unread)),
@@ -272,53 +261,46 @@ class Reproduction:
             return _story(filler=max(1, round((length - STORY_TOKENS) / FILLER_TOKENS)))
         return (MADE if self.quick else READ)[name]
 
-    def _sources(self) -> list[tuple[Source, list[str]]]:
-        """Return the sources of the table, with the names that a source stands for."""
-        sources: dict[str, tuple[Source, list[str]]] = {}
+    def _sources(self) -> list[tuple[str, ...]]:
+        """Return the names of the data sets, those that one source stands for together."""
+        by_source: dict[str, list[str]] = defaultdict(list)
         for name in dict.fromkeys(name for measure in self.recipe.measures.values() for name in measure.sources):
-            source = self._source(name)
-            sources.setdefault(source.label, (source, []))[1].append(name)
-        return [*sources.values()]
+            by_source[self._source(name).label].append(name)
+        return [*map(tuple, by_source.values())]
 
-    def _prompts(self, source: Source, name: str, model: Any) -> list[Instance]:
+    def _prompts(self, name: str, model: Any) -> list[Instance]:
+        source = self._source(name)
         options = dict(source.options)
         if source.suite == "longra":  # its prompts depend on the answers of the model
             options["says"] = partial(tokenizer.next_word, model)
         return suite(source.suite, self.paths.get(name), limit=self.effort.limit, seed=self.seed, **options)
 
     def _records(
-        self,
-        source: Source,
-        names: Sequence[str],
-        prompts: Sequence[Instance],
-        model: Any,
-        identity: Mapping[str, str],
+        self, names: Sequence[str], prompts: Sequence[Instance], evaluator: RowEvaluator
     ) -> dict[str, list[Record]]:
         """Evaluate the methods of all rows on the prompts of a source, and return the records by label."""
+        source = self._source(names[0])
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
         metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
         loading_facts = {name: str(value) for name, value in self.load_options.items()}
         folder = self.out / "figures" / self.printed.name / source.label.replace(" ", ",")
-        entries = {entry.label: entry for entry in self.entries.values()}
         request = {
             "model": self.model,
             **({"loading": loading_facts} if loading_facts else {}),
             **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
-            "methods": {label: entry.recipe for label, entry in entries.items()},
+            "methods": {label: entry.recipe for label, entry in evaluator.entries.items()},
         }
-        of_trials = {name: Metric(name, lambda _: {}) for name in EVALUATORS}  # a trial has its own in their place
-        setup = Setup(lambda: model, entries, metrics, of_trials, {each.id: each for each in prompts})
-        evaluator = RowEvaluator(model, identity, entries, self.effort, self._extra, prompts[0].id)
-        columns = TextColumn(escape(legible(folder.name))), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        console = Console(stderr=True)
+        # A trial has its own metrics in the place of these.
+        of_trials = {name: Metric(name, lambda _: {}) for name in metrics if name not in METRICS}
+        by_id = {each.id: each for each in prompts}
+        setup = Setup(lambda: evaluator.model, evaluator.entries, metrics, of_trials, by_id)
         with (
             opened(folder, request, [*enumerate(prompts)], metrics, retry_failed=self.retry_failed) as run,
-            Progress(*columns, console=console, disable=not self.progress, transient=True) as bar,
+            progress_of(run, self.progress, legible(folder.name)) as look,
         ):
-            task = bar.add_task("", total=sum(run.counts().values()))
-            work(run, setup, evaluator, longest_first=False, look=lambda: bar.advance(task))
+            work(run, setup, evaluator, longest_first=False, look=look)
             records = {record.key: record for record in run.records()}
-        return {label: [records[instance.id, label] for instance in prompts] for label in entries}
+        return {label: [records[instance.id, label] for instance in prompts] for label in evaluator.entries}
 
     def _figures(
         self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]

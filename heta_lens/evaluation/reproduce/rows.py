@@ -71,26 +71,20 @@ class Effort:
         """Make the method that a printed row names."""
         if row in BASELINES:
             method = BASELINES[row]
-            return _entry(method, {**OPTIONS.get(method, {}), **self.shorter.get(method, {})})
-        weights = WEIGHTS.fullmatch(row)
-        named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
-        smaller = {name: size for name, size in self.smaller.items() if name in named}
-        return _entry("heta", _effective({**self.heta, **extra, **named, **smaller}))
+            options = {**OPTIONS.get(method, {}), **self.shorter.get(method, {})}
+        else:
+            method, weights = "heta", WEIGHTS.fullmatch(row)
+            named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
+            smaller = {name: size for name, size in self.smaller.items() if name in named}
+            every = {**self.heta, **extra, **named, **smaller}
+            heta = quietly(partial(Heta, **every))
+            without_effect = heta.unread.keys() - ({"seed"} if heta.random else set())
+            options = {name: value for name, value in every.items() if name not in without_effect}
+        return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
     def full(self, **extra: Any) -> Heta:
         """Make the method whose parts all configurations of HETA share."""
         return Heta(**{**self.heta, **extra})
-
-
-def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the options that have no effect with the variant."""
-    method = quietly(partial(Heta, **options))
-    unused = method.unread.keys() - ({"seed"} if method.random else set())
-    return {name: value for name, value in options.items() if name not in unused}
-
-
-def _entry(method: str, options: Mapping[str, Any]) -> Entry:
-    return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
 
 Known = dict[tuple[Any, ...], Attribution]
