@@ -1,9 +1,12 @@
 """What an attribution will cost, before it is begun, and what would be cheaper."""
 
+import timeit
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, nan
+from functools import partial
+from math import ceil, inf
 from statistics import fmean
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -13,14 +16,14 @@ import torch
 from einops import repeat
 
 from heta_lens._util.numerics import token_count
-from heta_lens._util.options import check_at_least, chosen, written
+from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.work import counting
 from heta_lens.methods.base import FunctionMethod, Method
-from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run
+from heta_lens.methods.heta.cost import Counts, cheaper_options, counts, longest_run
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.memory import Step, steps_of
-from heta_lens.methods.registry import named
+from heta_lens.methods.memory import steps_of
+from heta_lens.methods.registry import as_written
 from heta_lens.model.batching import Batches, available
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction
@@ -59,30 +62,22 @@ class Estimate:
     spread: float = 1.0
 
     def __repr__(self) -> str:
-        lines = [f"{self._name} {self._what}: {self._size}", *self._advice]
-        return "\n".join(lines)
-
-    @property
-    def _what(self) -> str:
-        if self.predictions == 1:
-            return f"on {self.tokens} tokens"
-        return f"of {self.predictions} predictions on up to {self.tokens} tokens"
-
-    @property
-    def _name(self) -> str:
-        """The method or preset, and its options; HETA by its options alone."""
-        name, options = named(self.method, self.options)
-        return written(options, "" if name == "heta" else name)
-
-    @property
-    def _size(self) -> str:
-        counts = {
-            "Hessian–vector products": self.hvps,
-            "forwards": self.forwards,
-            "backwards": self.backwards,
-        }
+        alone = self.predictions == 1
+        what = "on" if alone else f"of {self.predictions} predictions on up to"
+        counts = {"Hessian–vector products": self.hvps, "forwards": self.forwards, "backwards": self.backwards}
         work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
-        return f"{work}, worth {self.runs:,.0f} plain ones; about {self._time_and_memory}"
+        lines = [
+            f"{as_written(self.method, self.options)} {what} {self.tokens} tokens: {work}, worth {self.runs:,.0f} "
+            f"plain ones; about {self._time_and_memory}"
+        ]
+        if self.memory > self.free:
+            lines.append(f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare")
+        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+        if load > BUSY * cores:
+            lines.append(f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less")
+        for other in self.cheaper:
+            lines.append(f"  {as_written(other.method, other.options)}: about {other._time_and_memory}")
+        return "\n".join(lines)
 
     @property
     def _time_and_memory(self) -> str:
@@ -90,16 +85,6 @@ class Estimate:
         least = 2 * self.seconds / (1 + self.spread)
         ends = [_duration(self.seconds)] if self.spread < UNEQUAL else map(_duration, (least, self.spread * least))
         return f"{' to '.join(ends)}, {self.memory / 2**30:.1f} GiB"
-
-    @property
-    def _advice(self) -> Iterator[str]:
-        if self.memory > self.free:
-            yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
-        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
-        if load > BUSY * cores:
-            yield f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less"
-        for other in self.cheaper:
-            yield f"  {other._name}: about {other._time_and_memory}"
 
 
 class Speed(NamedTuple):
@@ -109,13 +94,12 @@ class Speed(NamedTuple):
     """
 
     forward: float
-    graph: float = nan
-    product: float = nan
+    graph: float = 0.0
+    product: float = 0.0
     spread: float = 1.0
 
-    def of(self, work: Positions) -> float:
-        products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
-        return work.forwards * self.forward + products
+    def of(self, ran: Counts) -> float:
+        return ran.in_forwards * self.forward + (ran.in_graphs * self.graph + ran.in_products * self.product)
 
 
 @one_at_a_time("predictions")
@@ -137,14 +121,13 @@ def estimated(
     shortest, longest = min(predictions, key=len), max(predictions, key=len)
     free = available(longest.adapter.device) // 2 if memory is None else int(memory)
     speed = timed(longest, products=isinstance(method, Heta))
-    if not isinstance(method, Heta):
-        return _summed([_baseline_cost(method, prediction, speed, free) for prediction in predictions])
 
-    def cost(one: Heta) -> Estimate:
+    def cost(one: Method) -> Estimate:
         groups = one.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
-        return _summed([_heta_cost(one, group, speed, free) for group in groups])
+        return _summed([_cost(one, group, speed, free) for group in groups])
 
-    own, *others = map(cost, (method, *cheaper_options(method, shortest)))
+    others = cheaper_options(method, shortest) if isinstance(method, Heta) else ()
+    own, *others = map(cost, (method, *others))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
     fits = own.memory <= free
@@ -174,25 +157,16 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
         def product(copies: int) -> float:
             return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
 
-        forwards = _lasting(lambda: forward(1), lambda: forward(masked))
+        seconds = partial(timeit.repeat, timer=perf_counter, repeat=2, number=1)
+        forward(1)  # the first run takes longer
+        forwards = seconds(lambda: forward(masked))
         if not products:
             return Speed(fmean(forwards) / (masked * n), spread=_spread(forwards))
         operator = graph()
-        graphs = _lasting(lambda: product(1), graph)
-        taken = _lasting(lambda: None, lambda: product(probed))
+        product(1)
+        graphs, taken = seconds(graph), seconds(lambda: product(probed))
         per_position = fmean(forwards) / (masked * n), fmean(graphs) / n, fmean(taken) / (probed * n)
         return Speed(*per_position, _spread(forwards, graphs, taken))
-
-
-def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> list[float]:
-    """Return the seconds of two runs, after what makes the first run take longer."""
-    before()
-    seconds = []
-    for _ in range(2):
-        begun = perf_counter()
-        run()
-        seconds.append(perf_counter() - begun)
-    return seconds
 
 
 def _spread(*trials: Sequence[float]) -> float:
@@ -203,81 +177,56 @@ def _spread(*trials: Sequence[float]) -> float:
 def _summed(costs: Sequence[Estimate]) -> Estimate:
     """Of one attribution after another, in runs of the longest context."""
     longest = max(costs, key=lambda cost: cost.tokens)
+    added = ("predictions", "forwards", "backwards", "hvps", "seconds")
     return replace(
         longest,
-        predictions=sum(cost.predictions for cost in costs),
-        forwards=sum(cost.forwards for cost in costs),
-        backwards=sum(cost.backwards for cost in costs),
-        hvps=sum(cost.hvps for cost in costs),
         runs=sum(cost.runs * cost.tokens for cost in costs) / longest.tokens,
-        seconds=sum(cost.seconds for cost in costs),
         memory=max(cost.memory for cost in costs),
+        **{name: sum(getattr(cost, name) for cost in costs) for name in added},
     )
 
 
-def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
-    """Of HETA, where these predictions share masked forwards; of an approximation's audit, with the full method's."""
-    own, n = counts(method, predictions), len(predictions[-1])
-    step = _largest_step(method, predictions[-1], max(1, own.hvps), free, len(predictions))
-    again = [2 * ceil(counts(method, [each]).hvps / step.copies) * method.checkpoint for each in predictions]
-    own.ran.graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
-    cost = Estimate(
-        options=method.chosen,
-        tokens=n,
-        forwards=own.forwards + sum(again) + any(again),  # and once for what enters the blocks
-        backwards=own.backwards + sum(again),
-        hvps=own.hvps,
-        runs=own.ran.runs / n,
-        seconds=speed.of(own.ran) + CHECKS * n * speed.forward,
-        memory=step.needed,
-        batch=step.copies,
-        free=free,
-        spread=speed.spread,
-    )
-    full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
-    return replace(_summed([cost, *full]), options=cost.options, batch=cost.batch, predictions=len(predictions))
+def _cost(method: Method, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
+    """Of predictions that share masked forwards; the longest is the last.
 
-
-def _audits_full(method: Heta) -> bool:
-    return method.audit and method.recipe.approximate
-
-
-def _largest_step(method: Method, prediction: Prediction, most: int, free: int, targets: int = 1) -> Step:
-    """Return the step that holds the most, with what the allocator wastes; at most so many copies run at once."""
-    prompt, n, room = prediction.prompt, len(prediction), int(free / HELD)
-    longest, checkpoint = n, False
-    if isinstance(method, Heta):
-        longest, checkpoint = longest_run(method, method.windows(prediction)), method.checkpoint
-    read = max(targets, method.positions_read(n))
-
-    def batches(products: bool) -> Batches:
-        wanted = getattr(method, "batch", 1)
-        return prompt.batches(wanted, longest, products=products, checkpoint=checkpoint, read=read, free=room)
-
-    steps = steps_of(method, prediction.adapter.sizes, n, longest, batches, read, most)
+    HETA's runs are counted in positions, with checks, and the full method's where an approximation is audited; other
+    methods run the whole context, where a backward costs two forwards.
+    """
+    longest, n = predictions[-1], len(predictions[-1])
+    heta = method if isinstance(method, Heta) else None
+    if heta is None:
+        work, run, checks = method.work(longest), n, 0
+        ran = Counts(work.forwards, work.backwards, work.hvps, in_forwards=float(work.worth * n))
+    else:
+        ran, run, checks = counts(heta, predictions), longest_run(heta.windows(longest)), CHECKS
+    batches = partial(longest.prompt.batches, free=int(free / HELD))
+    most = max(1, ran.hvps or ran.forwards)
+    steps = steps_of(method, longest.adapter.sizes, n, run, batches, most, len(predictions))
     largest = max(steps.values(), key=lambda step: step.needed)
-    copies = steps["curvature"].copies if "curvature" in steps else largest.copies
-    return Step(round(HELD * largest.needed), copies)
-
-
-def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
-    """Estimate a method other than HETA from its runs of the whole context; a backward costs two forwards."""
-    n, work = len(prediction), method.work(prediction)
-    step = _largest_step(method, prediction, max(1, work.forwards), free)
-    return Estimate(
+    copies = steps.get("curvature", largest).copies
+    if heta is not None and heta.checkpoint:
+        again = [2 * ceil(counts(heta, [each]).hvps / copies) for each in predictions]
+        ran.in_graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
+        ran.forwards += sum(again) + any(again)  # and once for what enters the blocks
+        ran.backwards += sum(again)
+    own = Estimate(
         options=chosen(method),
         tokens=n,
-        forwards=work.forwards,
-        backwards=work.backwards,
-        hvps=work.hvps,
-        runs=float(work.worth),
-        seconds=work.worth * n * speed.forward,
-        memory=step.needed,
-        batch=step.copies,
+        forwards=ran.forwards,
+        backwards=ran.backwards,
+        hvps=ran.hvps,
+        runs=ran.positions / n,
+        seconds=speed.of(ran) + checks * n * speed.forward,
+        memory=round(HELD * largest.needed),
+        batch=copies,
         free=free,
         method=method.name,
         spread=speed.spread,
     )
+    costs = [own]
+    if heta is not None and heta.audit and heta.recipe.approximate:
+        costs += [_cost(heta.full, [each], speed, free) for each in predictions]
+    return replace(_summed(costs), options=own.options, batch=own.batch, predictions=len(predictions))
 
 
 def _duration(seconds: float) -> str:
@@ -292,7 +241,7 @@ def _duration(seconds: float) -> str:
 
 M = TypeVar("M", bound=Method)
 
-LEAST, MOST = range(1, 9), 2**20  # sizes that are tried as the least one, and the greatest
+LEAST, MOST = range(1, 9), 2**21  # sizes that are tried as the least one, and the end of all sizes
 
 
 class OverBudget(ValueError):
@@ -310,52 +259,28 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
         raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
     method.check(prediction)
     for name in (name for name in method.scaled_by if name not in method.without_effect):
-        least, fits = _least(method, name), _fitting(method, name, prediction, budget)
-        if fits(least):
-            fitting = replace(method, **{name: _largest(fits, least)})
-            return _checked(fitting, name, prediction, budget)
-        method = replace(method, **{name: least})
+        worth = partial(_worth, method, prediction, name)
+        least = next((size for size in LEAST if worth(size) < inf), None)
+        if least is None:
+            raise ValueError(f"{name} of {method.name} takes none of {LEAST.start} to {LEAST.stop - 1}")
+        sizes = range(least, MOST)
+        affordable = bisect_right(sizes, budget, key=worth)
+        method = replace(method, **{name: sizes[max(0, affordable - 1)]})
+        if affordable:
+            try:
+                method.check(prediction)
+            except ValueError as error:
+                left = f"{name}={getattr(method, name)}"
+                raise OverBudget(f"a budget of {budget:g} forwards leaves it {left}: {error}") from None
+            return method
     if (cost := method.work(prediction).worth) > budget:
         raise OverBudget(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
     return method
 
 
-def _checked(method: M, name: str, prediction: Prediction, budget: float | int) -> M:
+def _worth(method: Method, prediction: Prediction, name: str, size: int) -> float:
+    """The work with an option of this size; infinite for a size that the option does not take."""
     try:
-        method.check(prediction)
-    except ValueError as error:
-        raise OverBudget(f"a budget of {budget:g} forwards leaves it {name}={getattr(method, name)}: {error}") from None
-    return method
-
-
-def _fitting(method: Method, name: str, prediction: Prediction, budget: float | int) -> Callable[[int], bool]:
-    def fits(size: int) -> bool:
-        try:
-            return replace(method, **{name: size}).work(prediction).worth <= budget
-        except ValueError:  # more than the option takes
-            return False
-
-    return fits
-
-
-def _least(method: Method, name: str) -> int:
-    """The least value that the option takes."""
-    for size in LEAST:
-        try:
-            replace(method, **{name: size})
-        except ValueError:
-            continue
-        return size
-    raise ValueError(f"{name} of {method.name} takes none of {LEAST.start} to {LEAST.stop - 1}")
-
-
-def _largest(fits: Callable[[int], bool], least: int) -> int:
-    """The largest size that fits, of which the least does."""
-    high = least
-    while high < MOST and fits(2 * high):
-        high *= 2
-    low, beyond = high, 2 * high
-    while beyond - low > 1:
-        middle = (low + beyond) // 2
-        low, beyond = (middle, beyond) if fits(middle) else (low, middle)
-    return low
+        return replace(method, **{name: size}).work(prediction).worth
+    except ValueError:
+        return inf

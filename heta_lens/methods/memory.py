@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from heta_lens._util.options import check_at_least, chosen, written
+from heta_lens._util.options import check_at_least, chosen
 from heta_lens.methods.base import Method
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.options import CAREFUL
 from heta_lens.methods.heta.windows import spans_over
-from heta_lens.methods.registry import method_of, named
+from heta_lens.methods.registry import as_written, method_of
 from heta_lens.model.batching import Batches, Sizes, choose_batches
 from heta_lens.model.loading import absent_model
 from heta_lens.prediction.rerun import TAIL
@@ -30,31 +30,43 @@ class Step(NamedTuple):
 
 
 def steps_of(
-    method: Method, sizes: Sizes, tokens: int, longest: int, batches: Callable[[bool], Batches], read: int, most: int
+    method: Method,
+    sizes: Sizes,
+    tokens: int,
+    longest: int,
+    batches: Callable[..., Batches],
+    most: int = MOST_AT_ONCE,
+    predictions: int = 1,
 ) -> dict[str, Step]:
     """Return what each step holds, in runs of ``longest`` positions of a context of so many tokens.
 
-    ``batches(products)`` chooses the copies at once, of which there are at most ``most``; every run reads the
-    distributions at ``read`` positions.
+    ``batches(wanted, longest, …)`` chooses the copies at once, of which there are at most ``most``; every run reads the
+    distributions that the method or several predictions need.
     """
+    wanted, how = getattr(method, "batch", 1), {"checkpoint": getattr(method, "checkpoint", False)}
+    read = max(predictions, method.positions_read(tokens))
+
+    def copies(products: bool, most: int) -> int:
+        return max(1, min(most, batches(wanted, longest, products=products, read=read, **how).of(longest)))
+
     if not isinstance(method, Heta):
-        copies = max(1, min(most, batches(method.differentiates).of(tokens)))
+        at_once = copies(method.differentiates, most)
         each = sizes.gradient(tokens, tokens) if method.differentiates else sizes.forward(tokens, tokens, read)
-        return {"runs": Step(copies * each, copies)}
+        return {"runs": Step(at_once * each, at_once)}
     steps = {"gate": Step(sizes.forward(tokens, tokens), 1)}
     if method.weights[1]:
-        copies = min(tokens, batches(False).of(longest))
-        steps["information"] = Step(copies * sizes.forward(longest, tokens, read), copies)
+        at_once = copies(False, tokens)
+        steps["information"] = Step(at_once * sizes.forward(longest, tokens, read), at_once)
     if method.estimator is None:
         return steps
     if not method.probed:
         return {**steps, "curvature": Step(sizes.gradient(longest, tokens), 1)}
     if "layers" in method.recipe.reads:
         sizes = sizes._replace(layers=method.layers)
-    copies, how = max(1, min(most, batches(True).of(longest))), {"checkpoint": method.checkpoint}
+    at_once = copies(True, most)
     graph, product = (needs(longest, tokens, **how) for needs in (sizes.graph, sizes.product))
-    products = 0 if method.variant == "gn" else copies * product  # of a gradient that has no second graph
-    return {**steps, "curvature": Step(graph + products, copies)}
+    products = 0 if method.variant == "gn" else at_once * product  # of a gradient that has no second graph
+    return {**steps, "curvature": Step(graph + products, at_once)}
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,7 @@ class MemoryEstimate:
     @property
     def name(self) -> str:
         """The method or preset, and its options; HETA by its options alone."""
-        name, options = named(self.method, self.options)
-        return written(options, "" if name == "heta" else name)
+        return as_written(self.method, self.options)
 
     @property
     def sum(self) -> str:
@@ -139,56 +150,37 @@ def estimate_memory(
     check_at_least("memory", memory, 1)
     wanted = method_of(method, options)
     model = absent_model(config, dtype, revision, trust_remote_code=trust_remote_code)
-    longest = getattr(model.config, "max_position_embeddings", None) or tokens
-    if tokens > longest:
-        raise ValueError(f"tokens={tokens}: this model reads {longest} at most")
-    absent = AbsentModel(model, tokens, int(memory))
-    own = absent.estimated(wanted)
-    others = [] if own.fits else [absent.estimated(other) for other in _smaller(wanted, absent.sizes.layers, tokens)]
-    smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
-    return replace(own, smaller=tuple(smaller))
+    most = getattr(model.config, "max_position_embeddings", None) or tokens
+    if tokens > most:
+        raise ValueError(f"tokens={tokens}: this model reads {most} at most")
+    sizes = Sizes.of(model.config, model.dtype.itemsize)
+    count, cache = sum(each.numel() for each in model.parameters()), sizes.cache(tokens)
+    weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    free = max(1, (int(memory) - weights - cache) // 2)  # as `attribute` leaves the other half alone
 
+    def batches(wanted: int | Literal["auto"], queries: int, **how: Any) -> Batches:
+        return choose_batches(wanted, sizes, torch.device("meta"), queries, tokens, free=free, **how)
 
-@dataclass(frozen=True, eq=False)
-class AbsentModel:
-    """A model of transformers without numbers, for a prompt of so many tokens and so much memory."""
-
-    model: Any
-    tokens: int
-    memory: int
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes.of(self.model.config, self.model.dtype.itemsize)
-
-    def estimated(self, method: Method) -> MemoryEstimate:
-        sizes, tokens = self.sizes, self.tokens
-        count = sum(each.numel() for each in self.model.parameters())
-        weights = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
-        cache = sizes.cache(tokens)
-        longest, how = tokens, {"checkpoint": getattr(method, "checkpoint", False)}
+    def estimated(method: Method) -> MemoryEstimate:
+        longest = tokens
         if isinstance(method, Heta) and method.recipe.windowed:
             span = max(map(len, spans_over(tokens, method.window, method.overlap)))
             longest = min(span + TAIL, tokens) if method.window_mode == "frozen" else span
-        read = method.positions_read(tokens)
-
-        def batches(products: bool) -> Batches:
-            free = max(1, (self.memory - weights - cache) // 2)  # as `attribute` leaves the other half alone
-            wanted, device = getattr(method, "batch", 1), torch.device("meta")
-            return choose_batches(
-                wanted, sizes, device, longest, tokens, products=products, read=read, free=free, **how
-            )
-
         return MemoryEstimate(
-            model=f"{type(self.model).__name__} of {_counted(count)} parameters in {str(self.model.dtype)[6:]}",
+            model=f"{type(model).__name__} of {_counted(count)} parameters in {str(model.dtype)[6:]}",
             method=method.name,
             options=chosen(method),
             tokens=tokens,
             weights=weights,
             cache=cache,
-            steps=steps_of(method, sizes, tokens, longest, batches, read, MOST_AT_ONCE),
-            memory=self.memory,
+            steps=steps_of(method, sizes, tokens, longest, batches),
+            memory=int(memory),
         )
+
+    own = estimated(wanted)
+    others = [] if own.fits else map(estimated, _smaller(wanted, sizes.layers, tokens))
+    smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
+    return replace(own, smaller=tuple(smaller))
 
 
 def _counted(parameters: int) -> str:

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple, TypeAlias
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object
+from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
 from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.heta.options import CAREFUL
@@ -193,6 +193,12 @@ def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
         if preset.method == method and preset.options.items() <= options.items():
             return name, {option: value for option, value in options.items() if option not in preset.options}
     return method, {**options}
+
+
+def as_written(method: str, options: Mapping[str, Any]) -> str:
+    """Write a preset or method with its options; HETA by its options alone."""
+    name, options = named(method, options)
+    return written(options, "" if name == "heta" else name)
 
 
 def preset(name: str, **changes: Any) -> Method:
