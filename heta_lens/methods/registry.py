@@ -213,10 +213,7 @@ def preset(name: str, **changes: Any) -> Method:
     Both are provisional: a study on real models is still to decide.
     """
     check_choice("preset", name, PRESETS)
-    method, options = method_and_options(name, changes)
-    kind: Any = METHODS[method]
-    check_names(kind, changes)
-    return kind(**options)
+    return method_of(name, changes)
 
 
 def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
