@@ -10,7 +10,7 @@ from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, 
 from benchmarks import pages
 from heta_lens import estimate_memory
 from heta_lens._util.options import written
-from heta_lens.methods.memory import MemoryEstimate
+from heta_lens.methods.cost import MemoryEstimate
 
 GIB = 2**30
 A100 = 80 * GIB

@@ -11,9 +11,9 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.evaluation.saved_scores import SavedScores, load_scores
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.methods.base import Method
+    from heta_lens.methods.cost import estimate_memory
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
-    from heta_lens.methods.memory import estimate_memory
     from heta_lens.methods.registry import METHODS, PRESETS, preset
     from heta_lens.model.hooks import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
@@ -67,9 +67,9 @@ _NAMES = {
     "evaluation.saved_scores": ("SavedScores", "load_scores"),
     "methods.at2": ("fit_at2",),
     "methods.base": ("Method",),
+    "methods.cost": ("estimate_memory",),
     "methods.heta.fit_weights": ("fit_weights",),
     "methods.heta.heta": ("Heta",),
-    "methods.memory": ("estimate_memory",),
     "methods.registry": ("METHODS", "PRESETS", "preset"),
     "model.hooks": ("lean_names_filter", "names_filter"),
     "model.loading": ("load_demo_model", "load_model"),

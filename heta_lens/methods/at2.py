@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -69,11 +69,6 @@ def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:
     return adapter.embedding_table(some).double().norm(dim=-1).clamp(min=1e-9).cpu()
 
 
-@cache
-def demo_weights() -> HeadWeights:
-    return HeadWeights.load(FITTED)
-
-
 def equal_weights(adapter: ModelAdapter) -> Float[Tensor, "layer head"]:
     layers, heads = adapter.layers, int(adapter.model.cfg.n_heads)
     return torch.full((layers, heads), 1 / (layers * heads), dtype=torch.float64)
@@ -128,17 +123,15 @@ class At2(WithBos):
         adapter, note = prediction.adapter, ""
         if isinstance(self.weights, Tensor):
             weights = self.weights
-        elif self.weights is not None:
-            kept = HeadWeights.load(self.weights)
-            if not kept.belongs_to(adapter):
-                raise ValueError(
-                    f"weights={str(self.weights)!r} were fitted to another model, {kept.model!r}: fit them anew"
-                )
-            weights = kept.weights
-        elif demo_weights().belongs_to(adapter):
-            weights = demo_weights().weights
         else:
-            weights, note = equal_weights(adapter), NOTE
+            kept = HeadWeights.load(FITTED if self.weights is None else self.weights)
+            if kept.belongs_to(adapter):
+                weights = kept.weights
+            elif self.weights is None:
+                weights, note = equal_weights(adapter), NOTE
+            else:
+                given = f"weights={str(self.weights)!r}"
+                raise ValueError(f"{given} were fitted to another model, {kept.model!r}: fit them anew")
         there = (adapter.layers, int(adapter.model.cfg.n_heads))
         if tuple(weights.shape) != there:
             raise ValueError(f"weights are of shape {tuple(weights.shape)}; this model's heads are {there}")

@@ -72,8 +72,7 @@ class AttentionRollout(AttentionMethod):
         return Work(forwards=pattern_runs(prediction, prediction.adapter.layers - self.start_layer))
 
     def explain(self, prediction: Prediction) -> Scores:
-        scores = last_row(self._maps(prediction))
-        return Scores(scores)
+        return Scores(last_row(self._maps(prediction)))
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
         patterns = prediction.patterns
@@ -140,12 +139,10 @@ class AttentionNorm(AttentionMethod, WithLayer):
 
     def explain(self, prediction: Prediction) -> Scores:
         if self.reduce == "rollout":
-            scores = last_row(self._maps(prediction))
-        else:
-            every = range(prediction.adapter.layers)
-            layers = every if self.reduce == "mean" else [every[-1 if self.layer is None else self.layer]]
-            scores = torch.cat([*self._norms(prediction, layers, [len(prediction) - 1])]).mean(0)
-        return Scores(scores)
+            return Scores(last_row(self._maps(prediction)))
+        every = range(prediction.adapter.layers)
+        layers = every if self.reduce == "mean" else [every[-1 if self.layer is None else self.layer]]
+        return Scores(torch.cat([*self._norms(prediction, layers, [len(prediction) - 1])]).mean(0))
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
         """Yield the maps of the layers, query by key, from the last layer down."""

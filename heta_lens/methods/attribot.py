@@ -156,7 +156,6 @@ class AttriBot(WithSources):
 
 
 def inside(part: Bool[np.ndarray, "pos"], sources: Members) -> Bool[np.ndarray, "source"]:
-    """Return the sources inside a part."""
     return np.any(sources[:, part], axis=1)
 
 

@@ -30,7 +30,6 @@ from heta_lens.prediction.target import Scale, check_scale, joint_logit
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 
-ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
 MANY, TRIED = 1000, 8  # forwards from which on their time is estimated, and copies that are run for the estimate
 LONG = 60.0  # seconds that are worth a warning
@@ -87,7 +86,7 @@ class Method(Options, ABC):
     - ``target_agnostic = True``: the scores do not depend on the target; sets, contrasts and functions are then
       refused, except for a ``control``
     - ``differentiates = True``: the target is differentiated, so that a function as the target must have a gradient
-    - ``takes``: the kinds of target that are explained; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
+    - ``kinds``: the kinds of target that are explained; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
       two tokens or sets, and a ``function`` of the logits
     - ``scaled_by``: the options that the cost grows with, whose values a budget decides
     - ``paper``: authors, title and place of the publication
@@ -108,6 +107,7 @@ class Method(Options, ABC):
     signed: ClassVar[bool] = True
     target_agnostic: ClassVar[bool] = False
     differentiates: ClassVar[bool] = False
+    kinds: ClassVar[frozenset[Kind]] = frozenset(KINDS)
     scaled_by: ClassVar[tuple[str, ...]] = ()
     paper: ClassVar[str] = ""
     adapted: ClassVar[str] = ""
@@ -184,7 +184,7 @@ class Method(Options, ABC):
     @property
     def takes(self) -> frozenset[Kind]:
         """Kinds of target that the method can explain with these options."""
-        return ONE_TOKEN if self.ignores_target and self.family != "control" else ALL_KINDS
+        return ONE_TOKEN if self.ignores_target and self.family != "control" else self.kinds
 
     @property
     def directed(self) -> bool:

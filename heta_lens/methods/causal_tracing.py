@@ -115,7 +115,6 @@ def entering(
 
 
 def all_but_bos(prediction: Prediction) -> Bool[Tensor, "pos"]:
-    """Return every token except a beginning-of-text token."""
     places = torch.ones(len(prediction), dtype=torch.bool)
     places[0] = not prediction.begins
     return places

@@ -1,34 +1,40 @@
-"""What an attribution will cost, before it is begun, and what would be cheaper."""
+"""What an attribution will cost, in runs, seconds and bytes, and what would be cheaper or within a budget."""
 
+import timeit
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, nan
+from functools import partial
+from math import ceil, inf
 from statistics import fmean
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
 import torch
 from einops import repeat
 
 from heta_lens._util.numerics import token_count
-from heta_lens._util.options import check_at_least, chosen, written
+from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.work import counting
 from heta_lens.methods.base import FunctionMethod, Method
-from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run
+from heta_lens.methods.heta.cost import Counts, cheaper_options, counts, longest_run
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.memory import Step, steps_of
-from heta_lens.methods.registry import named
-from heta_lens.model.batching import Batches, available
+from heta_lens.methods.heta.options import CAREFUL
+from heta_lens.methods.heta.windows import spans_over
+from heta_lens.methods.registry import as_written, method_of
+from heta_lens.model.batching import Batches, Sizes, available, choose_batches
+from heta_lens.model.loading import absent_model
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import TAIL
 
 TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
 HELD = 1.15  # bytes that the allocator holds for each that is in use
 CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
-MINUTE, HOUR = 60, 3600
+MINUTE, HOUR, GIB = 60, 3600, 2**30
 UNEQUAL, BUSY = 1.2, 0.75  # times longer that a range is printed from; processes a core that make a machine busy
 
 
@@ -59,47 +65,29 @@ class Estimate:
     spread: float = 1.0
 
     def __repr__(self) -> str:
-        lines = [f"{self._name} {self._what}: {self._size}", *self._advice]
-        return "\n".join(lines)
-
-    @property
-    def _what(self) -> str:
-        if self.predictions == 1:
-            return f"on {self.tokens} tokens"
-        return f"of {self.predictions} predictions on up to {self.tokens} tokens"
-
-    @property
-    def _name(self) -> str:
-        """The method or preset, and its options; HETA by its options alone."""
-        name, options = named(self.method, self.options)
-        return written(options, "" if name == "heta" else name)
-
-    @property
-    def _size(self) -> str:
-        counts = {
-            "Hessian–vector products": self.hvps,
-            "forwards": self.forwards,
-            "backwards": self.backwards,
-        }
+        alone = self.predictions == 1
+        what = "on" if alone else f"of {self.predictions} predictions on up to"
+        counts = {"Hessian–vector products": self.hvps, "forwards": self.forwards, "backwards": self.backwards}
         work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
-        return f"{work}, worth {self.runs:,.0f} plain ones; about {self._time_and_memory}"
+        lines = [
+            f"{as_written(self.method, self.options)} {what} {self.tokens} tokens: {work}, worth {self.runs:,.0f} "
+            f"plain ones; about {self._time_and_memory}"
+        ]
+        if self.memory > self.free:
+            lines.append(f"this is more memory than the {self.free / GIB:.1f} GiB that are to spare")
+        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+        if load > BUSY * cores:
+            lines.append(f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less")
+        for other in self.cheaper:
+            lines.append(f"  {as_written(other.method, other.options)}: about {other._time_and_memory}")
+        return "\n".join(lines)
 
     @property
     def _time_and_memory(self) -> str:
         """The time, as a range where trial runs took unequally long, and the memory."""
         least = 2 * self.seconds / (1 + self.spread)
         ends = [_duration(self.seconds)] if self.spread < UNEQUAL else map(_duration, (least, self.spread * least))
-        return f"{' to '.join(ends)}, {self.memory / 2**30:.1f} GiB"
-
-    @property
-    def _advice(self) -> Iterator[str]:
-        if self.memory > self.free:
-            yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
-        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
-        if load > BUSY * cores:
-            yield f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less"
-        for other in self.cheaper:
-            yield f"  {other._name}: about {other._time_and_memory}"
+        return f"{' to '.join(ends)}, {self.memory / GIB:.1f} GiB"
 
 
 class Speed(NamedTuple):
@@ -109,13 +97,12 @@ class Speed(NamedTuple):
     """
 
     forward: float
-    graph: float = nan
-    product: float = nan
+    graph: float = 0.0
+    product: float = 0.0
     spread: float = 1.0
 
-    def of(self, work: Positions) -> float:
-        products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
-        return work.forwards * self.forward + products
+    def of(self, ran: Counts) -> float:
+        return ran.in_forwards * self.forward + (ran.in_graphs * self.graph + ran.in_products * self.product)
 
 
 @one_at_a_time("predictions")
@@ -137,14 +124,13 @@ def estimated(
     shortest, longest = min(predictions, key=len), max(predictions, key=len)
     free = available(longest.adapter.device) // 2 if memory is None else int(memory)
     speed = timed(longest, products=isinstance(method, Heta))
-    if not isinstance(method, Heta):
-        return _summed([_baseline_cost(method, prediction, speed, free) for prediction in predictions])
 
-    def cost(one: Heta) -> Estimate:
+    def cost(one: Method) -> Estimate:
         groups = one.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
-        return _summed([_heta_cost(one, group, speed, free) for group in groups])
+        return _summed([_cost(one, group, speed, free) for group in groups])
 
-    own, *others = map(cost, (method, *cheaper_options(method, shortest)))
+    others = cheaper_options(method, shortest) if isinstance(method, Heta) else ()
+    own, *others = map(cost, (method, *others))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
     fits = own.memory <= free
@@ -174,25 +160,16 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
         def product(copies: int) -> float:
             return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
 
-        forwards = _lasting(lambda: forward(1), lambda: forward(masked))
+        seconds = partial(timeit.repeat, timer=perf_counter, repeat=2, number=1)
+        forward(1)  # the first run takes longer
+        forwards = seconds(lambda: forward(masked))
         if not products:
             return Speed(fmean(forwards) / (masked * n), spread=_spread(forwards))
         operator = graph()
-        graphs = _lasting(lambda: product(1), graph)
-        taken = _lasting(lambda: None, lambda: product(probed))
+        product(1)
+        graphs, taken = seconds(graph), seconds(lambda: product(probed))
         per_position = fmean(forwards) / (masked * n), fmean(graphs) / n, fmean(taken) / (probed * n)
         return Speed(*per_position, _spread(forwards, graphs, taken))
-
-
-def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> list[float]:
-    """Return the seconds of two runs, after what makes the first run take longer."""
-    before()
-    seconds = []
-    for _ in range(2):
-        begun = perf_counter()
-        run()
-        seconds.append(perf_counter() - begun)
-    return seconds
 
 
 def _spread(*trials: Sequence[float]) -> float:
@@ -203,81 +180,56 @@ def _spread(*trials: Sequence[float]) -> float:
 def _summed(costs: Sequence[Estimate]) -> Estimate:
     """Of one attribution after another, in runs of the longest context."""
     longest = max(costs, key=lambda cost: cost.tokens)
+    added = ("predictions", "forwards", "backwards", "hvps", "seconds")
     return replace(
         longest,
-        predictions=sum(cost.predictions for cost in costs),
-        forwards=sum(cost.forwards for cost in costs),
-        backwards=sum(cost.backwards for cost in costs),
-        hvps=sum(cost.hvps for cost in costs),
         runs=sum(cost.runs * cost.tokens for cost in costs) / longest.tokens,
-        seconds=sum(cost.seconds for cost in costs),
         memory=max(cost.memory for cost in costs),
+        **{name: sum(getattr(cost, name) for cost in costs) for name in added},
     )
 
 
-def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
-    """Of HETA, where these predictions share masked forwards; of an approximation's audit, with the full method's."""
-    own, n = counts(method, predictions), len(predictions[-1])
-    step = _largest_step(method, predictions[-1], max(1, own.hvps), free, len(predictions))
-    again = [2 * ceil(counts(method, [each]).hvps / step.copies) * method.checkpoint for each in predictions]
-    own.ran.graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
-    cost = Estimate(
-        options=method.chosen,
-        tokens=n,
-        forwards=own.forwards + sum(again) + any(again),  # and once for what enters the blocks
-        backwards=own.backwards + sum(again),
-        hvps=own.hvps,
-        runs=own.ran.runs / n,
-        seconds=speed.of(own.ran) + CHECKS * n * speed.forward,
-        memory=step.needed,
-        batch=step.copies,
-        free=free,
-        spread=speed.spread,
-    )
-    full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
-    return replace(_summed([cost, *full]), options=cost.options, batch=cost.batch, predictions=len(predictions))
+def _cost(method: Method, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
+    """Of predictions that share masked forwards; the longest is the last.
 
-
-def _audits_full(method: Heta) -> bool:
-    return method.audit and method.recipe.approximate
-
-
-def _largest_step(method: Method, prediction: Prediction, most: int, free: int, targets: int = 1) -> Step:
-    """Return the step that holds the most, with what the allocator wastes; at most so many copies run at once."""
-    prompt, n, room = prediction.prompt, len(prediction), int(free / HELD)
-    longest, checkpoint = n, False
-    if isinstance(method, Heta):
-        longest, checkpoint = longest_run(method, method.windows(prediction)), method.checkpoint
-    read = max(targets, method.positions_read(n))
-
-    def batches(products: bool) -> Batches:
-        wanted = getattr(method, "batch", 1)
-        return prompt.batches(wanted, longest, products=products, checkpoint=checkpoint, read=read, free=room)
-
-    steps = steps_of(method, prediction.adapter.sizes, n, longest, batches, read, most)
+    HETA's runs are counted in positions, with checks, and the full method's where an approximation is audited; other
+    methods run the whole context, where a backward costs two forwards.
+    """
+    longest, n = predictions[-1], len(predictions[-1])
+    heta = method if isinstance(method, Heta) else None
+    if heta is None:
+        work, run, checks = method.work(longest), n, 0
+        ran = Counts(work.forwards, work.backwards, work.hvps, in_forwards=float(work.worth * n))
+    else:
+        ran, run, checks = counts(heta, predictions), longest_run(heta.windows(longest)), CHECKS
+    batches = partial(longest.prompt.batches, free=int(free / HELD))
+    most = max(1, ran.hvps or ran.forwards)
+    steps = steps_of(method, longest.adapter.sizes, n, run, batches, most, len(predictions))
     largest = max(steps.values(), key=lambda step: step.needed)
-    copies = steps["curvature"].copies if "curvature" in steps else largest.copies
-    return Step(round(HELD * largest.needed), copies)
-
-
-def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
-    """Estimate a method other than HETA from its runs of the whole context; a backward costs two forwards."""
-    n, work = len(prediction), method.work(prediction)
-    step = _largest_step(method, prediction, max(1, work.forwards), free)
-    return Estimate(
+    copies = steps.get("curvature", largest).copies
+    if heta is not None and heta.checkpoint:
+        again = [2 * ceil(counts(heta, [each]).hvps / copies) for each in predictions]
+        ran.in_graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
+        ran.forwards += sum(again) + any(again)  # and once for what enters the blocks
+        ran.backwards += sum(again)
+    own = Estimate(
         options=chosen(method),
         tokens=n,
-        forwards=work.forwards,
-        backwards=work.backwards,
-        hvps=work.hvps,
-        runs=float(work.worth),
-        seconds=work.worth * n * speed.forward,
-        memory=step.needed,
-        batch=step.copies,
+        forwards=ran.forwards,
+        backwards=ran.backwards,
+        hvps=ran.hvps,
+        runs=ran.positions / n,
+        seconds=speed.of(ran) + checks * n * speed.forward,
+        memory=round(HELD * largest.needed),
+        batch=copies,
         free=free,
         method=method.name,
         spread=speed.spread,
     )
+    costs = [own]
+    if heta is not None and heta.audit and heta.recipe.approximate:
+        costs += [_cost(heta.full, [each], speed, free) for each in predictions]
+    return replace(_summed(costs), options=own.options, batch=own.batch, predictions=len(predictions))
 
 
 def _duration(seconds: float) -> str:
@@ -286,13 +238,202 @@ def _duration(seconds: float) -> str:
     return f"{seconds / MINUTE:.0f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"
 
 
+# -------------------------------------------------------------------------------------------------------------- memory
+# The bytes of a method, by formulas from the sizes of a model; the model need not be there.
+
+
+MOST = 2**20  # copies at once
+PARTS, WINDOWS = 4, (512, 128)  # proposed: the last quarter of the layers, and windows
+SHARED = ("flow", "value_norm", "mask", "kl", "batch")  # options that every variant has
+
+
+class Step(NamedTuple):
+    """The bytes that a step of a method holds at most beside the weights and the cache, with so many copies at once."""
+
+    needed: int
+    copies: int
+
+
+def steps_of(
+    method: Method,
+    sizes: Sizes,
+    tokens: int,
+    longest: int,
+    batches: Callable[..., Batches],
+    most: int = MOST,
+    predictions: int = 1,
+) -> dict[str, Step]:
+    """Return what each step holds, in runs of ``longest`` positions of a context of so many tokens.
+
+    ``batches(wanted, longest, …)`` chooses the copies at once, of which there are at most ``most``; every run reads the
+    distributions that the method or several predictions need.
+    """
+    wanted, how = getattr(method, "batch", 1), {"checkpoint": getattr(method, "checkpoint", False)}
+    read = max(predictions, method.positions_read(tokens))
+
+    def copies(products: bool, most: int) -> int:
+        return max(1, min(most, batches(wanted, longest, products=products, read=read, **how).of(longest)))
+
+    if not isinstance(method, Heta):
+        at_once = copies(method.differentiates, most)
+        each = sizes.gradient(tokens, tokens) if method.differentiates else sizes.forward(tokens, tokens, read)
+        return {"runs": Step(at_once * each, at_once)}
+    steps = {"gate": Step(sizes.forward(tokens, tokens), 1)}
+    if method.weights[1]:
+        at_once = copies(False, tokens)
+        steps["information"] = Step(at_once * sizes.forward(longest, tokens, read), at_once)
+    if method.estimator is None:
+        return steps
+    if not method.probed:
+        return {**steps, "curvature": Step(sizes.gradient(longest, tokens), 1)}
+    if "layers" in method.recipe.reads:
+        sizes = sizes._replace(layers=method.layers)
+    at_once = copies(True, most)
+    graph, product = (needs(longest, tokens, **how) for needs in (sizes.graph, sizes.product))
+    products = 0 if method.variant == "gn" else at_once * product  # of a gradient that has no second graph
+    return {**steps, "curvature": Step(graph + products, at_once)}
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that the tensors of a method take at once, on all devices together; allocators waste some more.
+
+    ``steps`` holds the bytes of every step beside the ``weights`` and the ``cache``, and the copies of the prompt that
+    run at once.
+    """
+
+    model: str
+    method: str
+    options: Mapping[str, Any]
+    tokens: int
+    weights: int
+    cache: int
+    steps: Mapping[str, Step]
+    memory: int
+    smaller: tuple["MemoryEstimate", ...] = ()
+
+    @property
+    def largest(self) -> str:
+        """The step that holds the most."""
+        return max(self.steps, key=lambda name: self.steps[name].needed)
+
+    @property
+    def needed(self) -> int:
+        return self.weights + self.cache + self.steps[self.largest].needed
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.memory
+
+    @property
+    def name(self) -> str:
+        """The method or preset, and its options; HETA by its options alone."""
+        return as_written(self.method, self.options)
+
+    @property
+    def sum(self) -> str:
+        """The parts of ``needed``."""
+        step = self.steps[self.largest]
+        parts = {"weights": self.weights, "cache": self.cache, self.largest: step.needed}
+        return " + ".join(f"{name} {size / GIB:.3g}" for name, size in parts.items()) + f" ({step.copies} at once)"
+
+    def __repr__(self) -> str:
+        rows = [
+            f"  {each.name}: {each.needed / GIB:.3g}{'' if each.fits else ', too much'} = {each.sum}"
+            for each in (self, *self.smaller)
+        ]
+        title = f"{self.model}, {self.tokens:,} tokens; GiB of {self.memory / GIB:.3g}, predicted"
+        return "\n".join([title, *rows])
+
+
+def estimate_memory(
+    config: Any,
+    tokens: int,
+    *,
+    memory: float | int,
+    method: str | Method = "heta",
+    dtype: torch.dtype | str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> MemoryEstimate:
+    """Predict the memory of a method on a model of which only the configuration is there, and list what takes less.
+
+    Nothing is loaded or run, and no device is needed.
+
+    Args:
+        config: a folder with a config.json, a name on the Hugging Face hub, or a configuration of transformers.
+        tokens: the length of the prompt.
+        memory: the bytes of the devices, all together.
+        method: the name of a method or preset, or a ready method.
+        dtype: of weights and activations; by default the configuration's.
+        revision: a branch, tag or commit of the hub.
+        trust_remote_code: run the code that comes with the model.
+        options: options of the method.
+    """
+    check_at_least("tokens", tokens, 2, whole=True)
+    check_at_least("memory", memory, 1)
+    wanted = method_of(method, options)
+    model = absent_model(config, dtype, revision, trust_remote_code=trust_remote_code)
+    most = getattr(model.config, "max_position_embeddings", None) or tokens
+    if tokens > most:
+        raise ValueError(f"tokens={tokens}: this model reads {most} at most")
+    sizes = Sizes.of(model.config, model.dtype.itemsize)
+    count, cache = sum(each.numel() for each in model.parameters()), sizes.cache(tokens)
+    weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    free = max(1, (int(memory) - weights - cache) // 2)  # as `attribute` leaves the other half alone
+
+    def batches(wanted: int | Literal["auto"], queries: int, **how: Any) -> Batches:
+        return choose_batches(wanted, sizes, torch.device("meta"), queries, tokens, free=free, **how)
+
+    def estimated(method: Method) -> MemoryEstimate:
+        longest = tokens
+        if isinstance(method, Heta) and method.recipe.windowed:
+            span = max(map(len, spans_over(tokens, method.window, method.overlap)))
+            longest = min(span + TAIL, tokens) if method.window_mode == "frozen" else span
+        return MemoryEstimate(
+            model=f"{type(model).__name__} of {_counted(count)} parameters in {str(model.dtype)[6:]}",
+            method=method.name,
+            options=chosen(method),
+            tokens=tokens,
+            weights=weights,
+            cache=cache,
+            steps=steps_of(method, sizes, tokens, longest, batches),
+            memory=int(memory),
+        )
+
+    own = estimated(wanted)
+    others = [] if own.fits else map(estimated, _smaller(wanted, sizes.layers, tokens))
+    smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
+    return replace(own, smaller=tuple(smaller))
+
+
+def _counted(parameters: int) -> str:
+    if parameters >= 1e8:
+        return f"{parameters / 1e9:.2f} billion"
+    return f"{parameters / 1e6:.2f} million" if parameters >= 1e5 else f"{parameters:,}"
+
+
+def _smaller(method: Method, layers: int, tokens: int) -> Iterator[Heta]:
+    """Yield settings of HETA that take less memory than the full method."""
+    if not isinstance(method, Heta) or method.variant != "full" or not method.weights[0] or method.interactions:
+        return
+    shared = {name: value for name, value in method.chosen.items() if name in SHARED}
+    if not method.checkpoint:
+        yield Heta(checkpoint=True, **{name: method.chosen[name] for name in method.effective})
+    yield Heta(variant="ls", layers=max(1, layers // PARTS), **shared)
+    yield from (Heta(variant="win", window=window, **shared) for window in WINDOWS if window <= tokens // 2)
+    yield Heta(**CAREFUL, **{name: value for name, value in shared.items() if name not in ("flow", "value_norm")})
+    yield Heta(variant="kl_only", **shared)
+
+
 # -------------------------------------------------------------------------------------------------------------- budget
 # A method that costs no more than so many forwards: the option that its cost grows with is chosen for each prompt.
 
 
 M = TypeVar("M", bound=Method)
 
-LEAST, MOST = range(1, 9), 2**20  # sizes that are tried as the least one, and the greatest
+LEAST, LARGEST = range(1, 9), 2**21  # sizes that are tried as the least one, and the end of all sizes
 
 
 class OverBudget(ValueError):
@@ -310,52 +451,28 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
         raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
     method.check(prediction)
     for name in (name for name in method.scaled_by if name not in method.without_effect):
-        least, fits = _least(method, name), _fitting(method, name, prediction, budget)
-        if fits(least):
-            fitting = replace(method, **{name: _largest(fits, least)})
-            return _checked(fitting, name, prediction, budget)
-        method = replace(method, **{name: least})
+        worth = partial(_worth, method, prediction, name)
+        least = next((size for size in LEAST if worth(size) < inf), None)
+        if least is None:
+            raise ValueError(f"{name} of {method.name} takes none of {LEAST.start} to {LEAST.stop - 1}")
+        sizes = range(least, LARGEST)
+        affordable = bisect_right(sizes, budget, key=worth)
+        method = replace(method, **{name: sizes[max(0, affordable - 1)]})
+        if affordable:
+            try:
+                method.check(prediction)
+            except ValueError as error:
+                left = f"{name}={getattr(method, name)}"
+                raise OverBudget(f"a budget of {budget:g} forwards leaves it {left}: {error}") from None
+            return method
     if (cost := method.work(prediction).worth) > budget:
         raise OverBudget(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
     return method
 
 
-def _checked(method: M, name: str, prediction: Prediction, budget: float | int) -> M:
+def _worth(method: Method, prediction: Prediction, name: str, size: int) -> float:
+    """The work with an option of this size; infinite for a size that the option does not take."""
     try:
-        method.check(prediction)
-    except ValueError as error:
-        raise OverBudget(f"a budget of {budget:g} forwards leaves it {name}={getattr(method, name)}: {error}") from None
-    return method
-
-
-def _fitting(method: Method, name: str, prediction: Prediction, budget: float | int) -> Callable[[int], bool]:
-    def fits(size: int) -> bool:
-        try:
-            return replace(method, **{name: size}).work(prediction).worth <= budget
-        except ValueError:  # more than the option takes
-            return False
-
-    return fits
-
-
-def _least(method: Method, name: str) -> int:
-    """The least value that the option takes."""
-    for size in LEAST:
-        try:
-            replace(method, **{name: size})
-        except ValueError:
-            continue
-        return size
-    raise ValueError(f"{name} of {method.name} takes none of {LEAST.start} to {LEAST.stop - 1}")
-
-
-def _largest(fits: Callable[[int], bool], least: int) -> int:
-    """The largest size that fits, of which the least does."""
-    high = least
-    while high < MOST and fits(2 * high):
-        high *= 2
-    low, beyond = high, 2 * high
-    while beyond - low > 1:
-        middle = (low + beyond) // 2
-        low, beyond = (middle, beyond) if fits(middle) else (low, middle)
-    return low
+        return replace(method, **{name: size}).work(prediction).worth
+    except ValueError:
+        return inf

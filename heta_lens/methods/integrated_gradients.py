@@ -379,6 +379,7 @@ class Faml(WithMask, WithBos):
     paper: ClassVar[str] = "Barkan et al., LLM explainability via attributive masking learning, Findings of EMNLP 2024"
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
+    kinds: ClassVar[frozenset[Kind]] = frozenset(("token", "set"))
     cost: ClassVar = "2 steps · (F + B)"
     scaled_by: ClassVar = ("steps",)
     signed: ClassVar = False
@@ -387,10 +388,6 @@ class Faml(WithMask, WithBos):
     @property
     def ignores_target(self) -> bool:
         return not self.complement
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return super().takes & {"token", "set"}
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
         return Work(forwards=2 * self.steps, backwards=2 * self.steps)

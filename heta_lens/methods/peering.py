@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work import Work
 from heta_lens.methods.base import ONE_TOKEN, Scores, WithLayer, full_ids, refuse_overlong, streams
 from heta_lens.prediction.prediction import Prediction
@@ -39,15 +38,12 @@ class Peering(WithLayer):
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F"
     signed: ClassVar = False
+    kinds: ClassVar = ONE_TOKEN
     adapted: ClassVar = "the authors rank spans, with a tuned layer and threshold; here each token has a score"
 
     @property
     def ignores_target(self) -> bool:
         return self.query == "predictor"
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return ONE_TOKEN
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -109,11 +109,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         values = likelihoods[:, len(prediction) - players :].reshape(-1)[proper]
         size = pooled[proper].sum(1)
         share = np.bincount(size, minlength=players)[1:] / max(1, len(size))
-        weights = (
-            coalitions.sizes(players)[size - 1] / share[size - 1]
-        )  # whose sums by size are Shapley values' weights
+        weights = coalitions.sizes(players)[size - 1] / share[size - 1]  # summed by size, those of Shapley values
         shares = coalitions.shapley(pooled[proper], values, weights, empty, full, self.penalty)
-        gap = abs(full - empty - float(shares.sum()))
-        return Scores(
-            coalitions.placed(prediction, members, shares), {"coalitions": int(proper.sum()), "completeness_gap": gap}
-        )
+        facts = {"coalitions": int(proper.sum()), "completeness_gap": abs(full - empty - float(shares.sum()))}
+        return Scores(coalitions.placed(prediction, members, shares), facts)

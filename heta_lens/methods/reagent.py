@@ -14,9 +14,8 @@ from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import warn
-from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithSeed, refuse_hooks
+from heta_lens.methods.base import ONE_TOKEN, Scores, WithBatch, WithSeed, refuse_hooks
 from heta_lens.model.tokenizer import appended, locate
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
@@ -214,13 +213,10 @@ class Reagent(WithSeed, WithBatch):
     cost: ClassVar = "up to 2 · max_steps · probes F"
     scaled_by: ClassVar = ("max_steps", "probes")
     signed: ClassVar = False
+    kinds: ClassVar = ONE_TOKEN
     adapted: ClassVar = (
         "by default, tokens are replaced by any of their kind, not by the predictions of a masked language model"
     )
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return frozenset(("token",))
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

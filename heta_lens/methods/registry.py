@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple, TypeAlias
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object
+from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
 from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.heta.options import CAREFUL
@@ -195,6 +195,12 @@ def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     return method, {**options}
 
 
+def as_written(method: str, options: Mapping[str, Any]) -> str:
+    """Write a preset or method with its options; HETA by its options alone."""
+    name, options = named(method, options)
+    return written(options, "" if name == "heta" else name)
+
+
 def preset(name: str, **changes: Any) -> Method:
     """Return a recommended method with its options; ``changes`` are further or other options.
 
@@ -207,10 +213,7 @@ def preset(name: str, **changes: Any) -> Method:
     Both are provisional, chosen on few prompts of two real models.
     """
     check_choice("preset", name, PRESETS)
-    method, options = method_and_options(name, changes)
-    kind: Any = METHODS[method]
-    check_names(kind, changes)
-    return kind(**options)
+    return method_of(name, changes)
 
 
 def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.target_kinds import Kind
 from heta_lens._util.text import words
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithSeed, refuse_hooks, refuse_overlong
+from heta_lens.methods.base import ONE_TOKEN, Scores, WithBatch, WithSeed, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
@@ -70,6 +69,7 @@ class SeaCot(WithSeed, WithBatch):
     cost: ClassVar = "(1 + explanations (length + 2)) F"
     scaled_by: ClassVar = ("explanations", "length")
     signed: ClassVar = False
+    kinds: ClassVar = ONE_TOKEN
     adapted: ClassVar = (
         "the authors choose an explanation and score no token; here the explained model itself assesses entailment"
     )
@@ -92,10 +92,6 @@ class SeaCot(WithSeed, WithBatch):
     @property
     def title(self) -> str:
         return "sea_cot_adapted"
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return frozenset(("token",))
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -33,13 +33,16 @@ def check_splitter(name: str, value: Any) -> None:
 
 def check_ranges(name: str, ranges: Any) -> None:
     """Refuse values other than pairs of whole numbers, the first below the second."""
-    try:
-        pairs = [(index(start), index(stop)) for start, stop in ranges]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)") from None
-    for start, stop in pairs:
+    for start, stop in pairs(ranges, f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)"):
         if not 0 <= start < stop:
             raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
+
+
+def pairs(given: Any, refusal: str) -> list[tuple[int, int]]:
+    try:
+        return [(index(start), index(stop)) for start, stop in given]
+    except (TypeError, ValueError):
+        raise TypeError(refusal) from None
 
 
 class Values(NamedTuple):
@@ -178,18 +181,15 @@ class WithSources(WithMask, WithBatch):
 def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
     """Return the spans of a splitter; refuse spans outside the text and spans out of order."""
     returned, end = splitter(text), 0
-    try:
-        pairs = [(index(start), index(stop)) for start, stop in returned]
-    except (TypeError, ValueError):
-        raise TypeError(f"splitter returned {returned!r}, which are not pairs (start, stop) of characters") from None
-    for start, stop in pairs:
+    spans = pairs(returned, f"splitter returned {returned!r}, which are not pairs (start, stop) of characters")
+    for start, stop in spans:
         if not end <= start < stop <= len(text):
             raise ValueError(
                 f"splitter returned ({start}, {stop}), which is not between {end} and the text's end, {len(text)}: "
                 "spans (start, stop) of characters must follow one another"
             )
         end = stop
-    return pairs
+    return spans
 
 
 def wording(text: str, spans: Sequence[tuple[int, int]], row: Bool[np.ndarray, "pos"]) -> str:

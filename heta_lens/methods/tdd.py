@@ -43,16 +43,13 @@ class Tdd(WithBatch):
         "Feng et al., Unveiling and manipulating prompt influence in large language models, ICLR 2024, arXiv:2405.11891"
     )
     family: ClassVar = "hidden_states"
+    kinds: ClassVar[frozenset[Kind]] = frozenset(("token", "set", "contrast"))
     cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
     adapted: ClassVar = "without a contrast, the foil is the model's most likely other token"
 
     @property
     def without_effect(self) -> Mapping[str, str]:
         return {"add_bos": "direction='forward' (which runs no part alone)"} if self.direction == "forward" else {}
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return frozenset(("token", "set", "contrast"))
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

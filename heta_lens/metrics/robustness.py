@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product, starmap
 from math import nan
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -131,10 +131,8 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
         raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
     if not can_be_shuffled(adapter):
         raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
-    weights = torch.nn.ModuleList(
-        [*adapter.model.blocks][adapter.layers - depth :]
-    ).parameters()  # a shared weight once
-    before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in weights]
+    last = torch.nn.ModuleList([*adapter.model.blocks][adapter.layers - depth :])
+    before = [(weight, weight.detach().clone()) for weight in last.parameters()]  # a shared weight once
     generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()

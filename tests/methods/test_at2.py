@@ -13,12 +13,12 @@ from helpers.asking import predict, relative
 from heta_lens.data.prompt_sources import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.at2 import (
+    FITTED,
     At2,
     HeadWeights,
     ablations,
     attended,
     correlation,
-    demo_weights,
     fit_at2,
     minimised,
 )
@@ -70,7 +70,7 @@ def test_the_demo_model_has_its_own() -> None:
     model = heta_lens.load_demo_model()
     prediction = predict(model, model.to_tokens("The key was put in the box by Leo."), " box")
     found = At2()(prediction)
-    own = At2(weights=demo_weights().weights)(prediction)
+    own = At2(weights=HeadWeights.load(FITTED).weights)(prediction)
     assert torch.equal(found.scores, own.scores) and "not fitted" not in found.diagnostics["note"]
     assert prediction.begins == bool(found.scores[0] == 0)
 
@@ -98,9 +98,9 @@ def test_those_of_the_demo_model_ship_with_it(kind: Any) -> None:
         pytest.skip("TransformerLens 4 has no HookedTransformer")
     model = heta_lens.load_demo_model(kind)
     adapter = ModelAdapter.of(model.run_with_cache(model.to_tokens("The key was in the box."))[1])
-    assert demo_weights().belongs_to(adapter)
-    assert float(demo_weights().weights.abs().sum()) == pytest.approx(1)
-    assert demo_weights().fitted["held_out"] > demo_weights().fitted["equal"] > 0
+    assert HeadWeights.load(FITTED).belongs_to(adapter)
+    assert float(HeadWeights.load(FITTED).weights.abs().sum()) == pytest.approx(1)
+    assert HeadWeights.load(FITTED).fitted["held_out"] > HeadWeights.load(FITTED).fitted["equal"] > 0
 
 
 def drawn(prompts: int = 30, samples: int = 24) -> torch.Tensor:

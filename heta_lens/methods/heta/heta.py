@@ -250,7 +250,7 @@ def _masked_effects(
     if not method.weights[1]:
         return [None] * len(predictions)
     longest, found = predictions[-1], []
-    batches = longest.prompt.batches(method.batch, longest_run(method, windows), read=len(predictions))
+    batches = longest.prompt.batches(method.batch, longest_run(windows), read=len(predictions))
     for window in windows:
         effects = masked_effects(
             predictions if len(predictions) > 1 else [window.prediction],
