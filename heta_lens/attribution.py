@@ -64,17 +64,9 @@ class Messages:
         """The roles of the tokens, with `TEMPLATE` for the template's tokens."""
         return [TEMPLATE if owner < 0 else self.roles[owner] for owner in self.owners.tolist()]
 
-    def rows(self, number: int) -> list[int]:
-        """Return the rows of the tokens that belong to a numbered message."""
-        return [row for row, owner in enumerate(self.owners.tolist()) if owner == number]
-
     def content(self, number: int, text: str) -> str:
         """Return the content of a message in the context's text, with each tool call on a line."""
         return "\n".join(text[start:stop] for owner, start, stop in self.places.tolist() if owner == number)
-
-    def kept(self, keep: Bool[Tensor, "pos"]) -> "Messages":
-        """Return the messages of the tokens in ``keep``."""
-        return replace(self, owners=self.owners[keep])
 
 
 class Result:
@@ -124,20 +116,20 @@ class Result:
     def by_message(self) -> ScoredList[ScoredMessage]:
         """Return the scores of a chat's messages in order, and last the score of the template's tokens."""
         summed, messages = self.summed, self._messages
-        found = [
-            ScoredMessage(messages.content(number, summed.text), *_scored(summed, messages.rows(number))[1:], role)
-            for number, role in enumerate(messages.roles)
-        ]
-        template = ScoredMessage("", *_scored(summed, messages.rows(-1))[1:], TEMPLATE)
-        return ScoredList([*found, template] if template.positions else found)
+        found = []
+        for number, role in [*enumerate(messages.roles), (-1, TEMPLATE)]:
+            _, score, positions = _scored(summed, (messages.owners == number).nonzero()[:, 0].tolist())
+            found.append(ScoredMessage(messages.content(number, summed.text), score, positions, role))
+        return ScoredList(found if found[-1].positions else found[:-1])
 
     def by_role(self) -> ScoredList[Scored]:
         """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
-        rows: dict[str, list[int]] = {role: [] for role in self._messages.roles}
-        for row, role in enumerate(self._messages.names):
-            rows.setdefault(role, []).append(row)
-        last = {TEMPLATE: rows.pop(TEMPLATE)} if TEMPLATE in rows else {}
-        return ScoredList(_scored(self.summed, own)._replace(text=role) for role, own in {**rows, **last}.items())
+        names, found = self._messages.names, ScoredList[Scored]()
+        for role in dict.fromkeys([*self._messages.roles, TEMPLATE]):
+            rows = [row for row, name in enumerate(names) if name == role]
+            if rows or role != TEMPLATE:
+                found.append(_scored(self.summed, rows)._replace(text=role))
+        return found
 
     @property
     def _messages(self) -> Messages:
@@ -203,7 +195,11 @@ class Attribution(Result):
     def __post_init__(self) -> None:
         if not isinstance(self.diagnostics, Diagnostics):
             object.__setattr__(self, "diagnostics", Diagnostics.of(self.diagnostics))
-        _check_finite(self)
+        for name, values in {"the score": self.scores, **self.parts, "interactions": self.interactions}.items():
+            if isinstance(values, Tensor) and not values.isfinite().all():
+                place = (~values.isfinite()).nonzero()[0].tolist()
+                where = f"position {int(self.positions[place[0]])}, token {self.tokens[place[0]]!r}"
+                raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -365,15 +361,6 @@ def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
     return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
 
 
-def _check_finite(attribution: Attribution) -> None:
-    named = {"the score": attribution.scores, **attribution.parts, "interactions": attribution.interactions}
-    for name, values in named.items():
-        if isinstance(values, Tensor) and not values.isfinite().all():
-            place = (~values.isfinite()).nonzero()[0].tolist()
-            where = f"position {int(attribution.positions[place[0]])}, token {attribution.tokens[place[0]]!r}"
-            raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
-
-
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
     """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics."""
     known = dict(attribution.diagnostics)
@@ -389,7 +376,7 @@ def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str
         tokens=tuple(token for token, kept in zip(attribution.tokens, keep.tolist(), strict=True) if kept),
         diagnostics=Diagnostics.of(known),
         interactions=None if pairs is None else pairs[keep][:, keep],
-        messages=None if messages is None else messages.kept(keep),
+        messages=None if messages is None else replace(messages, owners=messages.owners[keep]),
     )
 
 
