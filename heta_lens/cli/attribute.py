@@ -116,7 +116,8 @@ def attribute_prompts(
         **distribution,
         **options,
     )
-    out = flags.results_folder(out, distribution["shard"])
+    if shard := distribution["shard"]:
+        out /= shard.folder
     add(folder=out, scores=out / RUN, attributions=len(scores), prompts=len(scores.prompts))
     say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / RUN}")
     flags.write_exports(out, export)

@@ -31,8 +31,6 @@ Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
 
 @dataclass(frozen=True)
 class PatchFlags:
-    """The patching of tokens."""
-
     how: Annotated[str | None, Option(metavar="HOW", help=HOW)] = None
     mask: Annotated[str | None, Option(metavar="MASK", help=MASK)] = None
     layer: Annotated[int | None, Option(metavar="L", min=0, help="Where resid_patch patches.")] = None

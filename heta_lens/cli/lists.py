@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class OptionDescription(NamedTuple):
-    """An option of a method, in words."""
-
     name: str
     type: str
     default: str
@@ -171,7 +169,6 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
 
 
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:
-    """Return the facts of a method, as in a JSON document."""
     from heta_lens import METHODS
 
     return {

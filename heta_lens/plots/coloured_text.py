@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heta_lens._util.python import check_extra, extra
+from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
 from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, figure_style, quoted
@@ -119,11 +119,7 @@ class Piece(NamedTuple):
 
 
 def token_figure(
-    attribution: Attribution | SpanAttribution,
-    *,
-    marked: Collection[int] = (),
-    note: str = "",
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
 ) -> Figure:
     """Return a matplotlib figure of the question, the text with every token coloured by score, and the colour scale.
 
@@ -138,7 +134,6 @@ def token_figure(
 
 def stacked(texts: Sequence[ColouredText]) -> Figure:
     """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
-    check_extra("matplotlib", NEEDED_BY)
     lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, *text.notes)]
     with figure_style(lines):
         placed = [in_reading_order([*laid_out(text.all_tokens, WIDTH, _measure(SIZE))]) for text in texts]
@@ -296,11 +291,7 @@ HEAD = r"""% In the preamble: \usepackage{xcolor}
 
 
 def latex(
-    attribution: Attribution | SpanAttribution,
-    *,
-    marked: Collection[int] = (),
-    note: str = "",
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
 ) -> str:
     r"""Return LaTeX of the question, the text with every token coloured by score, and the meaning of the colours.
 
@@ -313,10 +304,9 @@ def latex(
 
 
 def latex_of(shown: ColouredText) -> str:
-    """Return the LaTeX of a coloured text, as a paragraph."""
     return "".join(
         [
-            HEAD.replace("ABOVE", _numbers(tint(BLUE))).replace("BELOW", _numbers(tint(ORANGE))),
+            HEAD.replace("ABOVE", tint(BLUE).numbers).replace("BELOW", tint(ORANGE).numbers),
             f"\\textbf{{{escaped(shown.title)}}}\\par\\smallskip\n",
             "".join(_boxes(shown)).removesuffix("\\newline\n"),
             "\\par\\smallskip\n",
@@ -339,7 +329,7 @@ def escaped(text: str) -> str:
 
 def _boxes(shown: ColouredText) -> Iterator[str]:
     """Yield a box per token on a line of LaTeX; a token with line ends and a very long token have several boxes."""
-    boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in shown.tints]
+    boxes = [f"\\hetatoken{{{shade.numbers}}}" for shade in shown.tints]
     boxes += ["\\hetaframed"] * len(shown.written)
     pieces = [
         (number, text)
@@ -357,10 +347,6 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         yield "\\newline\n" if text.endswith("\n") else "%\n"
     if shown.written:
         yield "\\hetaedge%\n"
-
-
-def _numbers(shade: Shade) -> str:
-    return ",".join(map(str, shade))
 
 
 def _caption(shown: ColouredText) -> str:
