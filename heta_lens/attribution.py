@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
+from itertools import groupby
 from operator import index
 from os import PathLike
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, get_args, overload
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from rich.cells import cell_len
 from torch import Tensor
 
 from heta_lens._util import storage
@@ -19,9 +21,8 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
 from heta_lens._util.options import check_at_least, check_choice, fits
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
-from heta_lens._util.text import Span
+from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics, share_of
-from heta_lens.grouped_scores import Scored, ScoredList, ScoredMessage, sentence_rows
 
 Order: TypeAlias = Literal["score", "size"]
 
@@ -31,6 +32,52 @@ ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envel
 SPELLED = {"text": str, "id": int, "log_prob": float}  # a token in diagnostics
 TEMPLATE = "template"  # the role of tokens that belong to no message
 FUNCTION = "function"  # the key of a function's name in a file
+PRINTED_ROWS, PRINTED_CELLS = 40, 60  # rows of a list, and terminal cells of a text, that `repr` prints
+
+
+class Scored(NamedTuple):
+    """A stretch of text with its score, and the positions of the tokens that write the text."""
+
+    text: str
+    score: float
+    positions: tuple[int, ...]
+
+
+class ScoredMessage(NamedTuple):
+    """A message with score, token positions and role ("template": the tokens of no message)."""
+
+    text: str
+    score: float
+    positions: tuple[int, ...]
+    role: str
+
+
+Group = TypeVar("Group", Scored, ScoredMessage)
+
+
+class ScoredList(list[Group]):
+    """A list of scored stretches of text that prints as a small table; a slice of the list prints so too."""
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Group: ...
+    @overload
+    def __getitem__(self, at: slice) -> "ScoredList[Group]": ...
+    def __getitem__(self, at: SupportsIndex | slice) -> "Group | ScoredList[Group]":
+        return ScoredList(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __repr__(self) -> str:
+        rows = [("score", "positions", "text"), *map(_cells, self[:PRINTED_ROWS])]
+        score_width, place_width = (max(cell_len(row[column]) for row in rows) for column in (0, 1))
+        lines = [f"{score:>{score_width}}  {places:<{place_width}}  {text}" for score, places, text in rows]
+        more = [f"… {len(self) - PRINTED_ROWS} more"] if len(self) > PRINTED_ROWS else []
+        return "\n".join([*lines, *more])
+
+
+def _cells(group: Scored | ScoredMessage) -> tuple[str, str, str]:
+    ends = dict.fromkeys((group.positions[0], group.positions[-1])) if group.positions else ()
+    role = f"{group.role}: " if isinstance(group, ScoredMessage) else ""
+    return f"{group.score:.4g}", "–".join(map(str, ends)), role + cut(repr(group.text), PRINTED_CELLS)
+
 
 VIEWS: dict[str, Callable[..., Any]] = {}
 """Functions that print and show a result, by name; `heta_lens.plots` registers them when it is imported."""
@@ -94,8 +141,11 @@ class Result:
         """
         summed = self.summed
         owners = [0] * len(summed) if summed.messages is None else summed.messages.owners.tolist()
-        sentences = sentence_rows(summed.text, summed.spans, summed.special.tolist(), owners)
-        return ScoredList(_scored(summed, rows) for rows in sentences)
+        groups: list[list[int]] = []
+        for owner, run in groupby(range(len(summed)), owners.__getitem__):
+            rows = [*run]
+            groups += [rows] if owner < 0 else _sentences(summed, rows)
+        return ScoredList(_scored(summed, rows) for rows in groups)
 
     def by_spans(self, spans: Iterable[tuple[int, int]]) -> ScoredList[Scored]:
         """Return the scores of stretches ``attribution.text[start:stop]``.
@@ -351,6 +401,18 @@ def stored_fields(attribution: Attribution) -> dict[str, Any]:
     if callable(attribution.target):
         stored["target"] = {FUNCTION: function_name(attribution.target)}
     return stored | {"messages": attribution.messages and vars(attribution.messages)}
+
+
+def _sentences(attribution: Attribution, rows: Sequence[int]) -> list[list[int]]:
+    """Return the rows of every sentence among neighbouring rows, in the order of the text; special tokens alone."""
+    spans, special = attribution.spans[rows[0] : rows[-1] + 1], attribution.special[rows].cpu().numpy()
+    start, stop = spans[0].start, spans[-1].stop
+    sentences = text_spans.sentences(attribution.text[start:stop])
+    ranges = [(first + start, last + start) for first, last in sentences] or [(start, stop)]
+    found = [[row] for row, alone in zip(rows, special, strict=True) if alone]
+    for belongs in text_spans.members(attribution.text, spans, ranges, special):
+        found.append([rows[at] for at in belongs.nonzero()[0]])
+    return sorted(found)
 
 
 def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:

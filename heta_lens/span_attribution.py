@@ -14,9 +14,8 @@ from torch.nn.functional import pad
 
 from heta_lens._util import storage
 from heta_lens._util.options import check_field_names, check_types
-from heta_lens.attribution import Attribution, Order, Result, stored_fields
+from heta_lens.attribution import Attribution, Order, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.grouped_scores import Scored, ScoredList
 
 FORMAT, VERSION = "heta_lens.span", 2
 

@@ -28,12 +28,11 @@ class OptionDescription(NamedTuple):
 def described_options(method: type) -> list[OptionDescription]:
     """Return the options of a method except ``progress``, the documented options first."""
     kinds, helps = get_type_hints(method, include_extras=True), documented(method.__doc__ or "")
-    order = [*helps, *(field.name for field in fields(method) if field.name not in helps)]
-    options = sorted(fields(method), key=lambda field: order.index(field.name))
+    options = {field.name: _default(field) for field in fields(method) if field.name != "progress"}
     return [
-        OptionDescription(field.name, type_text(kinds[field.name]), _default(field), helps.get(field.name, ""))
-        for field in options
-        if field.name != "progress"
+        OptionDescription(name, type_text(kinds[name]), options[name], helps.get(name, ""))
+        for name in dict.fromkeys([*helps, *options])
+        if name in options
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from heta_lens._util.html_view import View
-    from heta_lens.grouped_scores import Scored
+    from heta_lens.attribution import Scored
 
 
 def show_table(
@@ -142,7 +142,7 @@ def check_by(by: str, chat: bool | None = None) -> None:
 
 def groups_of(explained: Explained, by: str) -> "list[Scored]":
     """Return words, sentences, messages or roles with scores, the highest first."""
-    from heta_lens.grouped_scores import Scored
+    from heta_lens.attribution import Scored
 
     if by in OF_CHATS:
         check_by(by, explained.summed.messages is not None)
@@ -157,12 +157,19 @@ def show_result(
     explained: Explained, *, by: str = "token", top: int = HIGHEST, special: bool = False, marked: Collection[int] = ()
 ) -> None:
     from heta_lens import SpanAttribution, plots
+    from heta_lens.plots.scales import percent_at
 
     if by != "token":
-        rows = group_rows(explained, by, top, special=special)
+        of = explained.summed
+        hidden = {*(() if special else of.positions[of.hidden].tolist())}
+        rows = []
+        for group in groups_of(explained, by):
+            if not group.positions or {*group.positions} - hidden:
+                ends = "–".join(map(str, group.positions[:1] + group.positions[1:][-1:]))
+                rows.append((f"{group.score:.4g}", percent_at(of, group.positions), group.text, ends))
         show(Text(explained.title, style="bold"))
         show(Text("\n".join(explained.notes) + "\n", style="dim"))
-        show_table(["score", "share", by, "positions"], rows, right=("score", "share"))
+        show_table(["score", "share", by, "positions"], rows[:top], right=("score", "share"))
         return
     show(plots.terminal(explained, marked=marked, top=top, special=special))
     if isinstance(explained, SpanAttribution):
@@ -172,21 +179,6 @@ def show_result(
         ]
         show(Text())
         show_table(["position", "target", "top sources"], rows)
-
-
-def group_rows(explained: Explained, by: str, top: int, *, special: bool = False) -> list[tuple[str, str, str, str]]:
-    """Return score, share, text and positions of the highest visible groups."""
-    from heta_lens.plots.scales import percent_at
-
-    of = explained.summed
-    hidden = {*(() if special else of.positions[of.hidden].tolist())}
-    groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - hidden]
-    rows = []
-    for group in groups[:top]:
-        ends = group.positions[:1] + group.positions[1:][-1:]
-        share = percent_at(of, group.positions)
-        rows.append((f"{group.score:.4g}", share, group.text, "–".join(map(str, ends))))
-    return rows
 
 
 def document_of(explained: Explained, files: Files, by: str = "token") -> dict[str, Any]:
