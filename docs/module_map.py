@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "heta_lens"
 PAGE = Path(__file__).with_name("modules.md")
 FLOORS = [
     *("__main__", "cli", "evaluation", "api", "causal", "metrics", "methods", "data", "plots"),
-    *("prediction", "span_attribution", "attribution", "grouped_scores"),
+    *("prediction", "span_attribution", "attribution"),
     *("diagnostics", "model", "_util"),
 ]
 """From the top down; a module imports only from below itself (tests/test_layers.py)."""

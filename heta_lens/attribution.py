@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
+from itertools import groupby
 from operator import index
 from os import PathLike
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, get_args, overload
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from rich.cells import cell_len
 from torch import Tensor
 
 from heta_lens._util import storage
@@ -19,9 +21,8 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
 from heta_lens._util.options import check_at_least, check_choice, fits
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
-from heta_lens._util.text import Span
+from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics, share_of
-from heta_lens.grouped_scores import Scored, ScoredList, ScoredMessage, sentence_rows
 
 Order: TypeAlias = Literal["score", "size"]
 
@@ -31,6 +32,52 @@ ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envel
 SPELLED = {"text": str, "id": int, "log_prob": float}  # a token in diagnostics
 TEMPLATE = "template"  # the role of tokens that belong to no message
 FUNCTION = "function"  # the key of a function's name in a file
+PRINTED_ROWS, PRINTED_CELLS = 40, 60  # rows of a list, and terminal cells of a text, that `repr` prints
+
+
+class Scored(NamedTuple):
+    """A stretch of text with its score, and the positions of the tokens that write the text."""
+
+    text: str
+    score: float
+    positions: tuple[int, ...]
+
+
+class ScoredMessage(NamedTuple):
+    """A message with score, token positions and role ("template": the tokens of no message)."""
+
+    text: str
+    score: float
+    positions: tuple[int, ...]
+    role: str
+
+
+Group = TypeVar("Group", Scored, ScoredMessage)
+
+
+class ScoredList(list[Group]):
+    """A list of scored stretches of text that prints as a small table; a slice of the list prints so too."""
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Group: ...
+    @overload
+    def __getitem__(self, at: slice) -> "ScoredList[Group]": ...
+    def __getitem__(self, at: SupportsIndex | slice) -> "Group | ScoredList[Group]":
+        return ScoredList(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __repr__(self) -> str:
+        rows = [("score", "positions", "text"), *map(_cells, self[:PRINTED_ROWS])]
+        score_width, place_width = (max(cell_len(row[column]) for row in rows) for column in (0, 1))
+        lines = [f"{score:>{score_width}}  {places:<{place_width}}  {text}" for score, places, text in rows]
+        more = [f"… {len(self) - PRINTED_ROWS} more"] if len(self) > PRINTED_ROWS else []
+        return "\n".join([*lines, *more])
+
+
+def _cells(group: Scored | ScoredMessage) -> tuple[str, str, str]:
+    ends = dict.fromkeys((group.positions[0], group.positions[-1])) if group.positions else ()
+    role = f"{group.role}: " if isinstance(group, ScoredMessage) else ""
+    return f"{group.score:.4g}", "–".join(map(str, ends)), role + cut(repr(group.text), PRINTED_CELLS)
+
 
 VIEWS: dict[str, Callable[..., Any]] = {}
 """Functions that print and show a result, by name; `heta_lens.plots` registers them when it is imported."""
@@ -64,17 +111,9 @@ class Messages:
         """The roles of the tokens, with `TEMPLATE` for the template's tokens."""
         return [TEMPLATE if owner < 0 else self.roles[owner] for owner in self.owners.tolist()]
 
-    def rows(self, number: int) -> list[int]:
-        """Return the rows of the tokens that belong to a numbered message."""
-        return [row for row, owner in enumerate(self.owners.tolist()) if owner == number]
-
     def content(self, number: int, text: str) -> str:
         """Return the content of a message in the context's text, with each tool call on a line."""
         return "\n".join(text[start:stop] for owner, start, stop in self.places.tolist() if owner == number)
-
-    def kept(self, keep: Bool[Tensor, "pos"]) -> "Messages":
-        """Return the messages of the tokens in ``keep``."""
-        return replace(self, owners=self.owners[keep])
 
 
 class Result:
@@ -102,8 +141,11 @@ class Result:
         """
         summed = self.summed
         owners = [0] * len(summed) if summed.messages is None else summed.messages.owners.tolist()
-        sentences = sentence_rows(summed.text, summed.spans, summed.special.tolist(), owners)
-        return ScoredList(_scored(summed, rows) for rows in sentences)
+        groups: list[list[int]] = []
+        for owner, run in groupby(range(len(summed)), owners.__getitem__):
+            rows = [*run]
+            groups += [rows] if owner < 0 else _sentences(summed, rows)
+        return ScoredList(_scored(summed, rows) for rows in groups)
 
     def by_spans(self, spans: Iterable[tuple[int, int]]) -> ScoredList[Scored]:
         """Return the scores of stretches ``attribution.text[start:stop]``.
@@ -124,20 +166,20 @@ class Result:
     def by_message(self) -> ScoredList[ScoredMessage]:
         """Return the scores of a chat's messages in order, and last the score of the template's tokens."""
         summed, messages = self.summed, self._messages
-        found = [
-            ScoredMessage(messages.content(number, summed.text), *_scored(summed, messages.rows(number))[1:], role)
-            for number, role in enumerate(messages.roles)
-        ]
-        template = ScoredMessage("", *_scored(summed, messages.rows(-1))[1:], TEMPLATE)
-        return ScoredList([*found, template] if template.positions else found)
+        found = []
+        for number, role in [*enumerate(messages.roles), (-1, TEMPLATE)]:
+            _, score, positions = _scored(summed, (messages.owners == number).nonzero()[:, 0].tolist())
+            found.append(ScoredMessage(messages.content(number, summed.text), score, positions, role))
+        return ScoredList(found if found[-1].positions else found[:-1])
 
     def by_role(self) -> ScoredList[Scored]:
         """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
-        rows: dict[str, list[int]] = {role: [] for role in self._messages.roles}
-        for row, role in enumerate(self._messages.names):
-            rows.setdefault(role, []).append(row)
-        last = {TEMPLATE: rows.pop(TEMPLATE)} if TEMPLATE in rows else {}
-        return ScoredList(_scored(self.summed, own)._replace(text=role) for role, own in {**rows, **last}.items())
+        names, found = self._messages.names, ScoredList[Scored]()
+        for role in dict.fromkeys([*self._messages.roles, TEMPLATE]):
+            rows = [row for row, name in enumerate(names) if name == role]
+            if rows or role != TEMPLATE:
+                found.append(_scored(self.summed, rows)._replace(text=role))
+        return found
 
     @property
     def _messages(self) -> Messages:
@@ -203,7 +245,11 @@ class Attribution(Result):
     def __post_init__(self) -> None:
         if not isinstance(self.diagnostics, Diagnostics):
             object.__setattr__(self, "diagnostics", Diagnostics.of(self.diagnostics))
-        _check_finite(self)
+        for name, values in {"the score": self.scores, **self.parts, "interactions": self.interactions}.items():
+            if isinstance(values, Tensor) and not values.isfinite().all():
+                place = (~values.isfinite()).nonzero()[0].tolist()
+                where = f"position {int(self.positions[place[0]])}, token {self.tokens[place[0]]!r}"
+                raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -357,21 +403,24 @@ def stored_fields(attribution: Attribution) -> dict[str, Any]:
     return stored | {"messages": attribution.messages and vars(attribution.messages)}
 
 
+def _sentences(attribution: Attribution, rows: Sequence[int]) -> list[list[int]]:
+    """Return the rows of every sentence among neighbouring rows, in the order of the text; special tokens alone."""
+    spans, special = attribution.spans[rows[0] : rows[-1] + 1], attribution.special[rows].cpu().numpy()
+    start, stop = spans[0].start, spans[-1].stop
+    sentences = text_spans.sentences(attribution.text[start:stop])
+    ranges = [(first + start, last + start) for first, last in sentences] or [(start, stop)]
+    found = [[row] for row, alone in zip(rows, special, strict=True) if alone]
+    for belongs in text_spans.members(attribution.text, spans, ranges, special):
+        found.append([rows[at] for at in belongs.nonzero()[0]])
+    return sorted(found)
+
+
 def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
     if not rows:
         return Scored("", 0.0, ())
     shown = attribution.text[int(attribution.offsets[rows[0], 0]) : int(attribution.offsets[rows[-1], 1])]
     score = float(attribution.scores[rows].sum())
     return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
-
-
-def _check_finite(attribution: Attribution) -> None:
-    named = {"the score": attribution.scores, **attribution.parts, "interactions": attribution.interactions}
-    for name, values in named.items():
-        if isinstance(values, Tensor) and not values.isfinite().all():
-            place = (~values.isfinite()).nonzero()[0].tolist()
-            where = f"position {int(attribution.positions[place[0]])}, token {attribution.tokens[place[0]]!r}"
-            raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
 
 
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
@@ -389,7 +438,7 @@ def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str
         tokens=tuple(token for token, kept in zip(attribution.tokens, keep.tolist(), strict=True) if kept),
         diagnostics=Diagnostics.of(known),
         interactions=None if pairs is None else pairs[keep][:, keep],
-        messages=None if messages is None else messages.kept(keep),
+        messages=None if messages is None else replace(messages, owners=messages.owners[keep]),
     )
 
 

@@ -76,11 +76,8 @@ class Diagnostics(Mapping[str, Any]):
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> "Diagnostics":
         """Return the diagnostics of a mapping from names to facts."""
-        shared: dict[str, Any] = {}
-        costs: dict[str, Any] = {}
-        others: dict[str, Any] = {}
-        for name, value in known.items():
-            (shared if name in _FIELDS else costs if name in _COSTS else others)[name] = value
+        shared, costs = ({name: known[name] for name in names if name in known} for names in (_FIELDS, _COSTS))
+        others = {name: value for name, value in known.items() if not (name in shared or name in costs)}
         return cls(**shared, cost=Cost(**costs), of_method=others)
 
     @cached_property

@@ -14,9 +14,8 @@ from torch.nn.functional import pad
 
 from heta_lens._util import storage
 from heta_lens._util.options import check_field_names, check_types
-from heta_lens.attribution import Attribution, Order, Result, stored_fields
+from heta_lens.attribution import Attribution, Order, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.grouped_scores import Scored, ScoredList
 
 FORMAT, VERSION = "heta_lens.span", 2
 
@@ -48,7 +47,9 @@ class SpanAttribution(Result):
     @property
     def targets(self) -> tuple[str, ...]:
         """The texts of the targets: a contrast with two sides, a function with a name."""
-        return tuple(map(_target_of, self.steps))
+        written = [step.target_text for step in self.steps]
+        texts = [text if isinstance(text, str) else " / ".join(text) for text in written]
+        return tuple(text + "(logits)" * callable(step.target) for text, step in zip(texts, self.steps, strict=True))
 
     @property
     def matrix(self) -> Float[Tensor, "target source"]:
@@ -139,11 +140,6 @@ class SpanAttribution(Result):
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
         """Return the span in a file of `save`; raise for foreign and damaged files."""
         return storage.load(path, FORMAT, VERSION, _of_fields)
-
-
-def _target_of(step: Attribution) -> str:
-    text = step.target_text if isinstance(step.target_text, str) else " / ".join(step.target_text)
-    return f"{text}(logits)" if callable(step.target) else text
 
 
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:

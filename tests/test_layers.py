@@ -13,7 +13,6 @@ FLOORS = [
     {"_util"},
     {"model"},
     {"diagnostics"},
-    {"grouped_scores"},
     {"attribution"},
     {"span_attribution"},
     {"prediction"},

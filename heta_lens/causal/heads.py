@@ -160,35 +160,28 @@ def ablate_heads(
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "log_prob")
     adapter, n, embeddings = prediction.adapter, len(prediction), prediction.embeddings
-    names = [head_outputs_name(layer) for layer in range(adapter.layers)]
+    names, heads = [head_outputs_name(layer) for layer in range(adapter.layers)], torch.arange(adapter.sizes.heads)
     adapter.check_points(names)
     emptied = chosen_positions("positions", positions, n, "of the context")
-    cost = {"forwards": adapter.layers * adapter.sizes.heads + 2}
 
     def mean(live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:
         return reduce(live[:, :n], "1 pos head d_head -> head d_head", "mean")
 
-    with prediction.running(), working(cost, progress), torch.no_grad():
+    def without(name: str, heads: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+        def empty(live: Float[Tensor, "copy pos head d_head"]) -> Float[Tensor, "copy pos head d_head"]:
+            live = live.clone()
+            for copy, head in zip(live, heads.tolist(), strict=True):
+                copy[emptied, head] = means[name][head].to(live) if fill == "mean" else 0
+            return live
+
+        with adapter.hooked([(name, empty)]):
+            return likelihood(prediction, repeat(embeddings, "pos d -> copy pos d", copy=len(heads)), scale)
+
+    with prediction.running(), working({"forwards": len(names) * len(heads) + 2}, progress), torch.no_grad():
         means = picked(prediction, embeddings[None], 0, dict.fromkeys(names, mean))
-        clean = likelihood(prediction, embeddings[None], scale)
-        batches, heads = prediction.prompt.batches(batch, n), torch.arange(adapter.sizes.heads)
-        rows = []
-        for layer, name in enumerate(names):
-            instead = means[name] if fill == "mean" else torch.zeros_like(means[name])
-
-            def without(heads: Int[Tensor, "copy"], name: str = name, instead: Tensor = instead) -> Tensor:
-                def empty(live: Float[Tensor, "copy pos head d_head"]) -> Tensor:
-                    live = live.clone()
-                    for copy, head in zip(live, heads.tolist(), strict=True):
-                        copy[emptied, head] = instead[head].to(live)
-                    return live
-
-                with adapter.hooked([(name, empty)]):
-                    copies = repeat(embeddings, "pos d -> copy pos d", copy=len(heads))
-                    return likelihood(prediction, copies, scale)
-
-            row = clean - batches.map(without, heads, n)
-            check_finite(row, partial("the effect of head {}.{} is {}".format, layer))
-            rows.append(row)
+        clean, batches = likelihood(prediction, embeddings[None], scale), prediction.prompt.batches(batch, n)
+        rows = [clean - batches.map(partial(without, name), heads, n) for name in names]
+    for layer, row in enumerate(rows):
+        check_finite(row, partial("the effect of head {}.{} is {}".format, layer))
     notes = "lost" if callable(prediction.target) else f"{scale} lost"
     return Heads(f"without each head: {prediction.target_words}", torch.stack(rows).cpu(), notes)

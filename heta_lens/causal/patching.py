@@ -129,8 +129,8 @@ class Grid:
 # -------------------------------------------------------------------------------------------------------- prompt pairs
 def shared_adapter(cache: Any, other_cache: Any) -> ModelAdapter:
     """Return the adapter of the model behind two caches; refuse caches of different models."""
-    adapter, other = ModelAdapter.of(cache), ModelAdapter.of(other_cache)
-    if other.model is not adapter.model:
+    adapter = ModelAdapter.of(cache)
+    if ModelAdapter.of(other_cache).model is not adapter.model:
         raise ValueError("the two caches are of two models: take both from the same one")
     return adapter
 
@@ -151,17 +151,15 @@ def check_explains(attribution: Attribution, prediction: Prediction, *others: Pr
         if same_text and torch.equal(context.ids.cpu()[attribution.positions], attribution.ids):
             return
     where = "neither prompt" if others else "another prompt than the cache, or of another position="
-    texts = attribution.text, prediction.located[0]
-    explained, cached = (shorten(text, 60, placeholder=" …") for text in texts)
-    target = described(attribution.target, attribution.target_text)
+    explained, cached = (shorten(text, 60, placeholder=" …") for text in (attribution.text, prediction.located[0]))
     raise ValueError(
-        f"this attribution is of {where}: it explains {target} by {explained!r}, and the cache is of {cached!r}: "
-        "give the cache that it was made from"
+        f"this attribution is of {where}: it explains {described(attribution.target, attribution.target_text)} by "
+        f"{explained!r}, and the cache is of {cached!r}: give the cache that it was made from"
     )
 
 
 def predictions_of_both(
-    clean_cache: Any, corrupted_cache: Any, target: TargetLike, tokens: Tokens, corrupted_tokens: Tokens
+    clean_cache: Any, corrupted_cache: Any, target: TargetLike, tokens: Tokens, corrupted_tokens: Tokens, scale: Scale
 ) -> tuple[Prediction, Prediction]:
     """Return the predictions of the same target after the clean and the corrupted prompt."""
     clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
@@ -170,17 +168,18 @@ def predictions_of_both(
     if len(clean) != len(corrupted):
         counts = f"the corrupted prompt has {len(corrupted)} tokens, and the clean one {len(clean)}"
         raise ValueError(f"{counts}: patch between prompts of the same length")
+    check_scale(clean.target, scale, "log_prob")
     return clean, corrupted
 
 
 # -------------------------------------------------------------------------------------------------------- patched runs
 @dataclass(frozen=True, eq=False)
 class PatchedRuns:
-    """Runs of the corrupted prompt with clean activations, and the likelihoods without patches to compare with."""
+    """Runs of the corrupted prompt with clean activations (by layer), and the likelihoods in the unpatched runs."""
 
     corrupted: Prediction
-    names: Mapping[int, str]
-    activations: Mapping[str, Float[Tensor, "pos ..."]]
+    what: ByPosition | ByHead
+    activations: Mapping[int, Float[Tensor, "pos ..."]]
     scale: Scale
     clean_likelihood: Float[Tensor, ""]
     corrupted_likelihood: Float[Tensor, ""]
@@ -190,30 +189,33 @@ class PatchedRuns:
         cls, clean: Prediction, corrupted: Prediction, what: ByPosition | ByHead, layers: Sequence[int], scale: Scale
     ) -> "PatchedRuns":
         """Run the two prompts without patches, and keep the activations of the clean prompt."""
-        names = {layer: site_name(clean.adapter, what, layer) for layer in layers}
-        activations: dict[str, Tensor] = {}
+        activations: dict[int, Tensor] = {}
 
-        def note(name: str, live: Tensor) -> None:
-            activations[name] = live[0].clone()
+        def note(layer: int, live: Tensor) -> None:
+            activations[layer] = live[0].clone()
 
-        with clean.adapter.hooked([(name, partial(note, name)) for name in names.values()]):
+        with clean.adapter.hooked([(site_name(clean.adapter, what, at), partial(note, at)) for at in layers]):
             likely = _likelihood(clean, scale)
-        for name, activation in activations.items():
+        for layer, activation in activations.items():
             if activation.ndim != (2 if what in get_args(ByPosition) else 3):
-                kind, shape = type(clean.adapter.model).__name__, tuple(activation.shape)
-                raise ValueError(f"{name} of this {kind} is {shape}, not {what} by position")
-        return cls(corrupted, names, activations, scale, likely, _likelihood(corrupted, scale))
+                name, kind = site_name(clean.adapter, what, layer), type(clean.adapter.model).__name__
+                raise ValueError(f"{name} of this {kind} is {tuple(activation.shape)}, not {what} by position")
+        return cls(corrupted, what, activations, scale, likely, _likelihood(corrupted, scale))
 
     def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
         """Return the likelihood with the clean activations of every cell, in a run per cell."""
-        name, corrupted = self.names[layer], self.corrupted
+        corrupted, name = self.corrupted, site_name(self.corrupted.adapter, self.what, layer)
 
         def run(cells: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
             first = int(rearrange(cells, "copy pos ... -> pos (copy ...)").any(1).nonzero()[0])
             # before the hook is on, because the kept keys and values must be corrupted ones
             start = first if first and corrupted.prompt.prefix().kept is not None else 0
-            put = partial(_put, cells[:, start:], self.activations[name][start:])
+            places, clean = cells[:, start:, ..., None], self.activations[layer][start:]
             states = repeat(corrupted.embeddings[start:], "pos d -> copy pos d", copy=len(cells))
+
+            def put(live: Float[Tensor, "copy pos *head d"]) -> Float[Tensor, "copy pos *head d"]:
+                return torch.where(places.to(live.device), clean.to(live), live)
+
             with corrupted.adapter.hooked([(name, put)]):
                 return likelihood(corrupted, states, self.scale, start)
 
@@ -225,14 +227,6 @@ class PatchedRuns:
 
 def _likelihood(prediction: Prediction, scale: Scale) -> Float[Tensor, ""]:
     return likelihood(prediction, prediction.embeddings[None], scale)[0].cpu()
-
-
-def _put(
-    members: Bool[Tensor, "copy pos *head"],
-    clean: Float[Tensor, "pos *head d"],
-    live: Float[Tensor, "copy pos *head d"],
-) -> Float[Tensor, "copy pos *head d"]:
-    return torch.where(rearrange(members, "... -> ... 1").to(live.device), clean.to(live), live)
 
 
 def site_name(adapter: ModelAdapter, what: ByPosition | ByHead | Literal["resid_post"], layer: int) -> str:
@@ -290,8 +284,7 @@ def patch(
     if not rows:
         raise ValueError("layers is empty: name at least one layer")
     adapter.check_points(site_name(adapter, what, layer) for layer in rows)
-    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens)
-    check_scale(clean.target, scale, "log_prob")
+    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens, scale)
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running(), torch.no_grad():
         runs = PatchedRuns.of(clean, corrupted, what, rows, scale)
@@ -299,7 +292,7 @@ def patch(
             columns, labels = tuple(places), tuple(corrupted.written[place] for place in places)
             members = torch.eye(len(corrupted)).bool()[places]
         else:
-            columns = tuple(range(next(iter(runs.activations.values())).shape[1]))
+            columns = tuple(range(runs.activations[rows[0]].shape[1]))
             labels = tuple(f"head {head}" for head in columns)
             members = repeat(torch.eye(len(columns)).bool(), "cell head -> cell pos head", pos=len(corrupted)).clone()
             members[:, [at for at in range(len(corrupted)) if at not in places]] = False
@@ -383,8 +376,7 @@ def patch_in_order(
     row = adapter.check_layer("layer", layer)
     adapter.check_points([site_name(adapter, what, row)])
     explained = attribution.target if target is None else target
-    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, explained, tokens, corrupted_tokens)
-    check_scale(clean.target, scale, "log_prob")
+    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, explained, tokens, corrupted_tokens, scale)
     check_explains(attribution, clean, corrupted)
     order = attribution.positions[ranked(attribution.scores)].tolist()
     with clean.running(), corrupted.running(), torch.no_grad():

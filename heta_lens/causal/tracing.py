@@ -4,7 +4,7 @@ The attribution method ``causal_tracing`` reduces the table to a score per token
 fall on a subject alone, and the outputs of MLPs or attention can be put back in place of the stream.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
@@ -28,8 +28,6 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
 What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
-States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]
-"""Clean states by the name of the hook."""
 
 
 @one_at_a_time("cache")
@@ -87,37 +85,34 @@ def trace(
     adapter.check_points(names)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "prob")
-    n, embeddings, corrupted = len(prediction), prediction.embeddings, all_but_bos(prediction)
+    n, embeddings, corrupted = len(prediction), prediction.embeddings[None], all_but_bos(prediction)
     if subject is not None:
         places = torch.tensor(chosen_positions("subject", subject, n, "of the context"))
         corrupted = torch.zeros(n, dtype=torch.bool).index_fill(0, places, True)
+
+    def restored(noisy: Float[Tensor, "pos d"], layer: int) -> Float[Tensor, "pos"]:
+        """Return the likelihood under noise with the states of each position in turn put back around a layer."""
+        start = layer - window // 2
+        put_back = names[max(0, start) : start + window]
+
+        def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+            places = one_hot(positions, n).bool()
+            with adapter.hooked([(name, put_where(places, states[name][positions])) for name in put_back]):
+                return likelihood(prediction, repeat(noisy, "pos d -> copy pos d", copy=len(positions)), scale)
+
+        return batches.map(run, torch.arange(n, device=noisy.device), n)
+
     cost = samples * (adapter.layers * n + 1) + 2
     with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
         batches = prediction.prompt.batches(batch, n)
-        states = picked(prediction, embeddings[None], 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
-        clean = likelihood(prediction, embeddings[None], scale)
+        states = picked(prediction, embeddings, 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
+        clean = likelihood(prediction, embeddings, scale)
         draws = [with_noise(prediction, corrupted, noise, index(seed), sample) for sample in range(samples)]
         low = torch.cat([likelihood(prediction, noisy[None], scale) for noisy in draws]).mean(0)
-
-        def restored(noisy: Float[Tensor, "pos d"], together: States) -> Float[Tensor, "pos"]:
-            def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-                places = one_hot(positions, n).bool()
-                hooks = [(name, put_where(places, state[positions])) for name, state in together.items()]
-                with adapter.hooked(hooks):
-                    copies = repeat(noisy, "pos d -> copy pos d", copy=len(positions))
-                    return likelihood(prediction, copies, scale)
-
-            return batches.map(run, torch.arange(n, device=noisy.device), n)
-
-        rows = []
-        for layer in range(adapter.layers):
-            start = layer - window // 2
-            together = {name: states[name] for name in names[max(0, start) : start + window]}
-            rows.append(torch.stack([restored(noisy, together) for noisy in draws]).mean(0))
-        values = torch.stack(rows).cpu()
+        measured = [torch.stack([restored(noisy, layer) for noisy in draws]) for layer in range(adapter.layers)]
+        values = torch.stack([row.mean(0) for row in measured]).cpu()
     for layer, row in enumerate(values):
         prediction.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
     most = min(window, adapter.layers)
-    put_back = f"{what} of {most} layers" if most > 1 else what
-    title = f"causal tracing, {put_back}: {prediction.target_words}"
+    title = f"causal tracing, {what}{f' of {most} layers' * (most > 1)}: {prediction.target_words}"
     return Grid(title, values, prediction.written, float(clean), float(low), work.ran["forwards"])

@@ -36,9 +36,11 @@ def attribute_text(
     question, methods = questions.question(), chosen.methods()
     for method in methods.values():
         question.check(method)
-    if len(methods) > 1 and by != "token":
+    several = len(methods) > 1
+    if several and by != "token":
         raise ValueError(f"--by {by} lists the groups of one method, and there are {len(methods)}: give one")
-    page, saves = replace(files, save=None), replace(files, html=None, figure=None).apart(methods)
+    compared = replace(files, save=None) if several else views.Files()
+    own = (replace(files, html=None, figure=None) if several else files).apart(methods)
     from heta_lens._util.work import progress_in_lines
 
     read = read_prompt(model, prompt, question, **loading.options())
@@ -47,22 +49,21 @@ def attribute_text(
 
     # Files are written first: an error of the terminal then loses nothing.
     for label, result in results.items():
-        views.write_files(result, saves[label] if len(results) > 1 else files, special=special)
-    if len(results) > 1:
-        views.write_comparison(results, page, special=special)
+        views.write_files(result, own[label], special=special)
+    views.write_comparison(results, compared, special=special)
+    documents = {label: views.document_of(result, own[label], by) for label, result in results.items()}
     if read.written is not None:
         add(generated=read.written)
         say(f"written: {read.written}\n")
-    if len(results) > 1:
-        add(methods=[{"method": label, **views.document_of(of, saves[label])} for label, of in results.items()])
-        views.show_comparison(results, page, top, special=special)
-        for written in (*saves.values(), page):
-            views.name_files(written)
-        return
-    (result,) = results.values()
-    add(**views.document_of(result, files, by))
-    views.show_result(result, by=by, top=top, special=special)
-    views.name_files(files)
+    if several:
+        add(methods=[{"method": label, **parts} for label, parts in documents.items()])
+        views.show_comparison(results, compared, top, special=special)
+    else:
+        ((label, result),) = results.items()
+        add(**documents[label])
+        views.show_result(result, by=by, top=top, special=special)
+    for written in (*own.values(), compared):
+        views.name_files(written)
 
 
 METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."
@@ -115,7 +116,8 @@ def attribute_prompts(
         **distribution,
         **options,
     )
-    out = flags.results_folder(out, distribution["shard"])
+    if shard := distribution["shard"]:
+        out /= shard.folder
     add(folder=out, scores=out / RUN, attributions=len(scores), prompts=len(scores.prompts))
     say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / RUN}")
     flags.write_exports(out, export)

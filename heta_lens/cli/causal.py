@@ -16,7 +16,6 @@ from heta_lens.cli.views import Files, Top, show_table
 
 if TYPE_CHECKING:
     from heta_lens._util.html_view import View
-    from heta_lens.causal import Validation
 
 causal = typer.Typer(help="Patch activations, and read the prediction.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)
@@ -32,8 +31,6 @@ Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
 
 @dataclass(frozen=True)
 class PatchFlags:
-    """The patching of tokens."""
-
     how: Annotated[str | None, Option(metavar="HOW", help=HOW)] = None
     mask: Annotated[str | None, Option(metavar="MASK", help=MASK)] = None
     layer: Annotated[int | None, Option(metavar="L", min=0, help="Where resid_patch patches.")] = None
@@ -89,7 +86,7 @@ def refuse(flags: Mapping[str, Any], why: str) -> None:
         raise ValueError(f"--{name} {value} {why}")
 
 
-def _list(name: str, rows: Sequence[Mapping[str, Any]], top: int, columns: Mapping[str, str]) -> None:
+def _list(name: str, rows: Sequence[Mapping[Any, Any]], top: int, columns: Mapping[str, str]) -> None:
     """Add rows to the JSON document, and print the first; ``columns`` are the forms of values."""
     add(**{name: rows})
     numbers = [column for column, form in columns.items() if ":" in form]
@@ -141,25 +138,16 @@ def validate_scores(
     options = patching.options(scale)
     from heta_lens._util.work import progress_in_lines
     from heta_lens.causal import validate
-    from heta_lens.model.loading import load_model
 
-    loaded = load_model(model, **loading.options())
+    read = read_prompt(model, prompt, question, **loading.options())
     with progress_in_lines():
-        read = read_by(loaded, prompt, question)
         if reference is not None:
-            other = read_by(loaded, with_text(prompt, reference), question)
+            other = read_by(read.cache.model, with_text(prompt, reference), question)
             options |= {"reference": other.cache, "reference_tokens": other.tokens}
         explained: Any = read.explained(question, method)
         options |= {"position": question.position, "tokens": read.tokens, "special": special, "progress": bars()}
         result = validate(read.cache, explained, k=k, least=least, **options)
-    _report_validation(result, label, top)
-    _write_view(result.plot, files)
-
-
-def _report_validation(result: "Validation", label: str, top: int) -> None:
-    agrees, names = result.agreement, ("position", "token", "score", "effect")
-    columns = result.positions, result.tokens, result.scores.tolist(), result.effects.tolist()
-    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    agrees = result.agreement
     add(
         method=label,
         verdict=agrees.verdict,
@@ -168,10 +156,12 @@ def _report_validation(result: "Validation", label: str, top: int) -> None:
         mean_single=result.mean_single,
         misattribution=result.misattribution,
     )
-    rows.sort(key=lambda row: -row["score"])
-    _list("tokens", rows, top, {"position": "{}", "token": "{!r}", "score": "{:.4g}", "effect": "{:.4g}"})
+    rows = result.to_frame().sort_values("score", ascending=False, kind="stable")
+    forms = {"position": "{}", "token": "{!r}", "score": "{:.4g}", "effect": "{:.4g}"}
+    _list("tokens", rows.to_dict("records"), top, forms)
     say(f"\n{result}")
     note("A single prompt is weak evidence: heta-lens evaluate --metrics patch_correlation does this for many.")
+    _write_view(result.plot, files)
 
 
 @command("causal patch", causal)
@@ -201,15 +191,13 @@ def patch_prompt(
         refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
         options = grid.options(scale)
     from heta_lens._util.work import progress_in_lines
-    from heta_lens.model.loading import load_model
 
-    loaded = load_model(model, **loading.options())
+    read = read_prompt(model, prompt, question, **loading.options())
     with progress_in_lines():
-        read = read_by(loaded, prompt, question)
         if grid.corrupted is None:
             _patch_tokens(read, question, options, files, top)
         else:
-            corrupted = read_by(loaded, with_text(prompt, grid.corrupted), question)
+            corrupted = read_by(read.cache.model, with_text(prompt, grid.corrupted), question)
             _patch_grid(read, corrupted, question, options, files, top)
 
 
@@ -221,9 +209,8 @@ def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any],
     prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
     values = effects(prediction, **options).cpu().double()
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
-    of_tokens = enumerate(zip(tokens, values.tolist(), strict=True))
-    rows: list[dict[str, Any]] = [{"position": at, "token": t, "effect": effect} for at, (t, effect) in of_tokens]
-    rows.sort(key=lambda row: -row["effect"])
+    order = values.argsort(descending=True, stable=True).tolist()
+    rows = [{"position": at, "token": tokens[at], "effect": float(values[at])} for at in order]
     add(target=prediction.target_words)
     say(f"{title} (effect: by how much its {_measured(options)} falls)")
     _list("effects", rows, top, {"position": "{}", "token": "{!r}", "effect": "{:.4g}"})

@@ -81,7 +81,8 @@ def evaluate_suite(
     facts |= {"seed": seed, "limit": limit, **flags.given(budget=most), **flags.facts_of(load)}
     kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet()}
     evaluate(explained, prompts, [*entries, *external], names, out, **kept, **distribution)
-    out = flags.results_folder(out, distribution["shard"])
+    if shard := distribution["shard"]:
+        out /= shard.folder
     _write_report(out, intervals=intervals)
     flags.write_exports(out, export)
     print_failures(out)

@@ -16,7 +16,6 @@ from heta_lens.cli.app import add, bars, note
 
 if TYPE_CHECKING:
     from heta_lens import Method
-    from heta_lens.evaluation.shards import Shard
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, a folder, or a GGUF file."
 RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
@@ -75,8 +74,6 @@ PLACES = {"device", "device_map", "n_devices", "max_memory"}
 
 @dataclass(frozen=True)
 class LoadingFlags:
-    """Options of `load_model`."""
-
     dtype: Annotated[str | None, Option(help="float32 (default on a CPU), bfloat16, float16 or float64.")] = None
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1 …; by default a GPU if there is one.")] = None
     device_map: Annotated[str | None, Option(metavar="MAP", help="Split the model: auto, balanced, or JSON.")] = None
@@ -108,8 +105,6 @@ def facts_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WorkerFlags:
-    """Options of the workers of a subcommand."""
-
     engine: Annotated[str | None, Option(help="local: this machine (default); ray: a Ray cluster.")] = None
     workers: Annotated[int | None, Option(min=1, help="How many, each with a model of its own (1).")] = None
     threads: Annotated[int | None, Option(min=1, help="Threads per worker; by default the cores are divided.")] = None
@@ -129,11 +124,6 @@ class WorkerFlags:
         return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 
-def results_folder(out: Path, shard: "Shard | None") -> Path:
-    """Return the folder of the results of this process."""
-    return out / shard.folder if shard else out
-
-
 def check_exports(kinds: list[str] | None) -> None:
     """Refuse unknown kinds of files before any work."""
     from heta_lens._util.options import check_choice
@@ -143,7 +133,6 @@ def check_exports(kinds: list[str] | None) -> None:
 
 
 def write_exports(folder: Path, kinds: list[str] | None) -> None:
-    """Write the scores of a folder to files of these kinds."""
     from heta_lens import load_scores
 
     files = [folder / f"scores.{kind}" for kind in kinds or ()]
@@ -160,8 +149,6 @@ OPTIONS = "An option of the one method, like probes=20; may be repeated."
 
 @dataclass(frozen=True)
 class MethodFlags:
-    """Methods and options of methods."""
-
     method: Annotated[list[str] | None, Option("--method", "-m", metavar="METHOD", help=METHOD)] = None
     option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None
 
@@ -176,8 +163,6 @@ class MethodFlags:
 
 @dataclass(frozen=True)
 class OneMethodFlags(MethodFlags):
-    """A method and options of the method."""
-
     method: Annotated[list[str] | None, Option("--method", "-m", metavar="METHOD", help=ONE_METHOD)] = None
 
 

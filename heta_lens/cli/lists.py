@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class OptionDescription(NamedTuple):
-    """An option of a method, in words."""
-
     name: str
     type: str
     default: str
@@ -30,12 +28,11 @@ class OptionDescription(NamedTuple):
 def described_options(method: type) -> list[OptionDescription]:
     """Return the options of a method except ``progress``, the documented options first."""
     kinds, helps = get_type_hints(method, include_extras=True), documented(method.__doc__ or "")
-    order = [*helps, *(field.name for field in fields(method) if field.name not in helps)]
-    options = sorted(fields(method), key=lambda field: order.index(field.name))
+    options = {field.name: _default(field) for field in fields(method) if field.name != "progress"}
     return [
-        OptionDescription(field.name, type_text(kinds[field.name]), _default(field), helps.get(field.name, ""))
-        for field in options
-        if field.name != "progress"
+        OptionDescription(name, type_text(kinds[name]), options[name], helps.get(name, ""))
+        for name in dict.fromkeys([*helps, *options])
+        if name in options
     ]
 
 
@@ -171,7 +168,6 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
 
 
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:
-    """Return the facts of a method, as in a JSON document."""
     from heta_lens import METHODS
 
     return {

@@ -96,7 +96,6 @@ class QuestionFlags(TargetFlags):
     generate: Annotated[int | None, Option(metavar="N", min=1, help=GENERATE)] = None
 
     def question(self) -> Question:
-        """Return the question; refuse contradictory flags."""
         several = [name for name in ("span", "generate") if getattr(self, name) is not None]
         if self.through is not None and not several:
             raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
@@ -146,7 +145,6 @@ class ReadPrompt:
     written: str | None = None
 
     def explained(self, question: Question, method: "Method") -> Explained:
-        """Return the attribution that answers the question."""
         from heta_lens.api import attribute, attribute_span
 
         if self.span is None:

@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,9 +21,8 @@ from heta_lens.cli.questions import Explained
 if TYPE_CHECKING:
     import pandas as pd
 
-    from heta_lens import Attribution
     from heta_lens._util.html_view import View
-    from heta_lens.grouped_scores import Scored
+    from heta_lens.attribution import Scored
 
 
 def show_table(
@@ -83,8 +83,6 @@ class Files:
 
 @dataclass(frozen=True)
 class SavedFiles(Files):
-    """Output files of a result, with the attribution."""
-
     save: Annotated[Path | None, Option(metavar="FILE", help=SAVE)] = None
 
 
@@ -111,7 +109,6 @@ def write_view(view: "Callable[[], View]", files: Files) -> None:
 def write_files(
     explained: Explained, files: Files, *, marked: Collection[int] = (), why: str = "", special: bool = False
 ) -> None:
-    """Write the requested page, figure and attribution."""
     from heta_lens import plots
 
     write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
@@ -120,7 +117,6 @@ def write_files(
 
 
 def name_files(files: Files) -> None:
-    """Print the names of the written files."""
     named = {"The same as a page": files.html, "A figure": files.figure, "The attribution": files.save}
     for kind, path in named.items():
         if path is not None:
@@ -146,7 +142,7 @@ def check_by(by: str, chat: bool | None = None) -> None:
 
 def groups_of(explained: Explained, by: str) -> "list[Scored]":
     """Return words, sentences, messages or roles with scores, the highest first."""
-    from heta_lens.grouped_scores import Scored
+    from heta_lens.attribution import Scored
 
     if by in OF_CHATS:
         check_by(by, explained.summed.messages is not None)
@@ -160,14 +156,20 @@ def groups_of(explained: Explained, by: str) -> "list[Scored]":
 def show_result(
     explained: Explained, *, by: str = "token", top: int = HIGHEST, special: bool = False, marked: Collection[int] = ()
 ) -> None:
-    """Print a result."""
     from heta_lens import SpanAttribution, plots
+    from heta_lens.plots.scales import percent_at
 
     if by != "token":
-        rows = group_rows(explained, by, top, special=special)
+        of = explained.summed
+        hidden = {*(() if special else of.positions[of.hidden].tolist())}
+        rows = []
+        for group in groups_of(explained, by):
+            if not group.positions or {*group.positions} - hidden:
+                ends = "–".join(map(str, group.positions[:1] + group.positions[1:][-1:]))
+                rows.append((f"{group.score:.4g}", percent_at(of, group.positions), group.text, ends))
         show(Text(explained.title, style="bold"))
         show(Text("\n".join(explained.notes) + "\n", style="dim"))
-        show_table(["score", "share", by, "positions"], rows, right=("score", "share"))
+        show_table(["score", "share", by, "positions"], rows[:top], right=("score", "share"))
         return
     show(plots.terminal(explained, marked=marked, top=top, special=special))
     if isinstance(explained, SpanAttribution):
@@ -179,39 +181,19 @@ def show_result(
         show_table(["position", "target", "top sources"], rows)
 
 
-def group_rows(explained: Explained, by: str, top: int, *, special: bool = False) -> list[tuple[str, str, str, str]]:
-    """Return score, share, text and positions of the highest visible groups."""
-    from heta_lens.plots.scales import percent_at
-
-    of = explained.summed
-    hidden = {*(() if special else of.positions[of.hidden].tolist())}
-    groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - hidden]
-    rows = []
-    for group in groups[:top]:
-        ends = group.positions[:1] + group.positions[1:][-1:]
-        share = percent_at(of, group.positions)
-        rows.append((f"{group.score:.4g}", share, group.text, "–".join(map(str, ends))))
-    return rows
-
-
 def document_of(explained: Explained, files: Files, by: str = "token") -> dict[str, Any]:
     """Return the parts of a JSON document: rows of columns, groups, and written files."""
     from heta_lens import SpanAttribution
+    from heta_lens.evaluation.saved_scores import row_of
 
     written = {"page": files.html, "figure": files.figure, "saved": files.save}
     groups = {} if by == "token" else {"groups": [group._asdict() for group in groups_of(explained, by)]}
     if not isinstance(explained, SpanAttribution):
-        return {"attribution": _row(explained), **groups, **written}
+        return {"attribution": row_of(explained), **groups, **written}
     of = explained.summed
     columns = {"position": of.positions, "special": of.special, "score": of.scores}
     total = {"token": of.tokens, **{name: values.tolist() for name, values in columns.items()}}
-    return {"steps": [*map(_row, explained.steps)], "total": total, **groups, **written}
-
-
-def _row(attribution: "Attribution") -> dict[str, Any]:
-    from heta_lens.evaluation.saved_scores import row_of
-
-    return row_of(attribution)
+    return {"steps": [*map(row_of, explained.steps)], "total": total, **groups, **written}
 
 
 MOST = 20  # shown results of a file
@@ -255,17 +237,14 @@ def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved
 
 
 def load_result(path: Path) -> Explained:
-    """Read an attribution of a token or of a span."""
     from heta_lens import Attribution, SpanAttribution
     from heta_lens._util.files import regular_file
     from heta_lens._util.storage import OtherKind
 
     regular_file(path, f"{path}: there is no such file")
     for kind in (Attribution, SpanAttribution):
-        try:
+        with suppress(OtherKind):
             return kind.load(path)
-        except OtherKind:
-            pass
     raise ValueError(f"{path} is a safetensors file without an attribution: give what --save or attribution.save wrote")
 
 
@@ -295,7 +274,6 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
 
 
 def write_comparison(results: Mapping[str, Explained], files: Files, *, special: bool = False) -> None:
-    """Write the requested page and figure of several results."""
     from heta_lens import plots
 
     write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)

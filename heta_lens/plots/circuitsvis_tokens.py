@@ -3,14 +3,13 @@
 import re
 from html import escape
 from itertools import compress
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import deepest, hidden_in, scale_end, share_note
+from heta_lens.plots.scales import ColouredScores, deepest, hidden_in, share_note
 from heta_lens.span_attribution import SpanAttribution
 
 
@@ -26,28 +25,25 @@ def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = F
     shown = ~hidden_in(attribution) | special
     tokens = [_inert(token) for token in compress(attribution.tokens, shown.tolist())]
     if isinstance(attribution, Attribution):
-        scores, end = attribution.scores[shown], scale_end(attribution, special=special)
+        scores, end = attribution.scores[shown], ColouredScores(attribution, special).end
         # Circuitsvis colours the negative side only when the scale reaches there.
         lowest = -end if bool((scores < 0).any()) else 0.0
-        view = views.colored_tokens(tokens, scores.tolist(), lowest, end)
-        return _view(attribution.title, "; ".join(attribution.notes), view)
-    steps = zip(attribution.targets, (step.scores for step in attribution.steps), strict=True)
-    named = [("all targets", attribution.total), *steps]
-    if reasoning := attribution.reasoning:
-        written = [(f"reasoning: {attribution.tokens[len(step)]}", step.scores) for step in reasoning]
-        named = [("through the reasoning", attribution.through), *named, *written]
-    values = [pad(row, (0, len(attribution.tokens) - len(row)))[shown] for _, row in named]
-    scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values], 1)
-    names = [_inert(name if name.strip() else repr(name)) for name, _ in named]  # white space alone is invisible
-    notes = ["point at a target, or at a token; each target has its own scale", share_note(attribution.summed)]
-    view = views.colored_tokens_multi(tokens, scaled, names)
-    return _view(attribution.title, "; ".join(filter(None, notes)), view)
-
-
-def _view(title: str, notes: str, shown: Any) -> View:
-    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
+        view, notes = views.colored_tokens(tokens, scores.tolist(), lowest, end), attribution.notes
+    else:
+        steps = zip(attribution.targets, (step.scores for step in attribution.steps), strict=True)
+        named = [("all targets", attribution.total), *steps]
+        if reasoning := attribution.reasoning:
+            written = [(f"reasoning: {attribution.tokens[len(step)]}", step.scores) for step in reasoning]
+            named = [("through the reasoning", attribution.through), *named, *written]
+        values = [pad(row, (0, len(attribution.tokens) - len(row)))[shown] for _, row in named]
+        scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values], 1)
+        names = [_inert(name if name.strip() else repr(name)) for name, _ in named]  # white space alone is invisible
+        view = views.colored_tokens_multi(tokens, scaled, names)
+        notes = ["point at a target, or at a token; each target has its own scale", share_note(attribution.summed)]
+    below = escape("; ".join(filter(None, notes)))
+    caption = f"<p><strong>{escape(attribution.title)}</strong><br><small>{below}</small></p>"
     # `local_src` holds the whole script and fetches nothing; circuitsvis' own notebook output asks the network.
-    return View(title, f"<div>{caption}{shown.local_src}</div>")
+    return View(attribution.title, f"<div>{caption}{view.local_src}</div>")
 
 
 def _inert(token: str) -> str:

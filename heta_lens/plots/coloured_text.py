@@ -2,12 +2,12 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heta_lens._util.python import check_extra, extra
+from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
 from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, figure_style, quoted
@@ -119,11 +119,7 @@ class Piece(NamedTuple):
 
 
 def token_figure(
-    attribution: Attribution | SpanAttribution,
-    *,
-    marked: Collection[int] = (),
-    note: str = "",
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
 ) -> Figure:
     """Return a matplotlib figure of the question, the text with every token coloured by score, and the colour scale.
 
@@ -138,10 +134,9 @@ def token_figure(
 
 def stacked(texts: Sequence[ColouredText]) -> Figure:
     """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
-    check_extra("matplotlib", NEEDED_BY)
     lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, *text.notes)]
     with figure_style(lines):
-        placed = [in_reading_order([*laid_out(text.all_tokens, WIDTH, _measure(SIZE))]) for text in texts]
+        placed = [in_reading_order(laid_out(text.all_tokens)) for text in texts]
         heights = [
             TITLE + LINE * (1 + pieces[-1].line) + CAPTION + NOTE * len(text.notes)
             for text, pieces in zip(texts, placed, strict=True)
@@ -158,15 +153,15 @@ def stacked(texts: Sequence[ColouredText]) -> Figure:
     return figure
 
 
-def laid_out(tokens: Sequence[str], width: float, measure: Callable[[str], float]) -> Iterator[Piece]:
-    """Yield the places of tokens in lines of a width; lines break at spaces and line ends, or inside a long word."""
-    line, left = 0, 0.0
+def laid_out(tokens: Sequence[str]) -> Iterator[Piece]:
+    """Yield the places of tokens in lines, which break at spaces and line ends, or inside a long word."""
+    line, left, measure = 0, 0.0, _measure(SIZE)
     for word in _words(tokens):
-        if left and left + sum(measure(drawable(text)) for _, text in word) > width:
+        if left and left + sum(measure(drawable(text)) for _, text in word) > WIDTH:
             line, left = line + 1, 0.0
         for token, text in word:
-            for part in _parts(drawable(text), width, measure):
-                if left and left + measure(part) > width:
+            for part in _parts(drawable(text), measure):
+                if left and left + measure(part) > WIDTH:
                     line, left = line + 1, 0.0
                 yield Piece(token, part, line, left, measure(part))
                 left += measure(part)
@@ -174,7 +169,7 @@ def laid_out(tokens: Sequence[str], width: float, measure: Callable[[str], float
                 line, left = line + 1, 0.0
 
 
-def in_reading_order(pieces: Sequence[Piece]) -> list[Piece]:
+def in_reading_order(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces with the right-to-left words of each line in reading order."""
     placed = []
     for _, line in groupby(pieces, key=lambda piece: piece.line):
@@ -199,11 +194,11 @@ def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
     return words
 
 
-def _parts(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
-    if len(text) < 2 or measure(text) <= width:
+def _parts(text: str, measure: Callable[[str], float]) -> list[str]:
+    if len(text) < 2 or measure(text) <= WIDTH:
         return [text]
-    end = max((end for end in range(1, len(text)) if measure(text[:end]) <= width), default=1)
-    return [text[:end], *_parts(text[end:], width, measure)]
+    end = max((end for end in range(1, len(text)) if measure(text[:end]) <= WIDTH), default=1)
+    return [text[:end], *_parts(text[end:], measure)]
 
 
 def _measure(size: float) -> Callable[[str], float]:
@@ -296,11 +291,7 @@ HEAD = r"""% In the preamble: \usepackage{xcolor}
 
 
 def latex(
-    attribution: Attribution | SpanAttribution,
-    *,
-    marked: Collection[int] = (),
-    note: str = "",
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
 ) -> str:
     r"""Return LaTeX of the question, the text with every token coloured by score, and the meaning of the colours.
 
@@ -313,10 +304,9 @@ def latex(
 
 
 def latex_of(shown: ColouredText) -> str:
-    """Return the LaTeX of a coloured text, as a paragraph."""
     return "".join(
         [
-            HEAD.replace("ABOVE", _numbers(tint(BLUE))).replace("BELOW", _numbers(tint(ORANGE))),
+            HEAD.replace("ABOVE", tint(BLUE).numbers).replace("BELOW", tint(ORANGE).numbers),
             f"\\textbf{{{escaped(shown.title)}}}\\par\\smallskip\n",
             "".join(_boxes(shown)).removesuffix("\\newline\n"),
             "\\par\\smallskip\n",
@@ -339,7 +329,7 @@ def escaped(text: str) -> str:
 
 def _boxes(shown: ColouredText) -> Iterator[str]:
     """Yield a box per token on a line of LaTeX; a token with line ends and a very long token have several boxes."""
-    boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in shown.tints]
+    boxes = [f"\\hetatoken{{{shade.numbers}}}" for shade in shown.tints]
     boxes += ["\\hetaframed"] * len(shown.written)
     pieces = [
         (number, text)
@@ -357,10 +347,6 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         yield "\\newline\n" if text.endswith("\n") else "%\n"
     if shown.written:
         yield "\\hetaedge%\n"
-
-
-def _numbers(shade: Shade) -> str:
-    return ",".join(map(str, shade))
 
 
 def _caption(shown: ColouredText) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least
-from heta_lens._util.python import check_extra, extra
+from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_terms
@@ -155,14 +155,10 @@ def draw_scale(figure: Figure, colours: Any, values: Float[Tensor, "*shape"], **
     low, high = colours.norm.vmin, colours.norm.vmax
     beyond = int((values < low).any()) + 2 * int((values > high).any())
     extend = ("neither", "min", "max", "both")[beyond]
-    bar = figure.colorbar(colours, extend=extend, ticks=sorted({low, 0.0, high}), format=_number, **place)
+    bar = figure.colorbar(colours, extend=extend, ticks=sorted({low, 0.0, high}), format="{x:.3g}", **place)
     bar.outline.set_linewidth(0.4)
     bar.ax.tick_params(length=2, labelsize=7)
     return bar
-
-
-def _number(value: float, _: int) -> str:
-    return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
@@ -171,11 +167,7 @@ PART_COLOURS = {"curvature": "#2f6f62", "information": "#b9d9cf"}
 
 
 def bars(
-    attribution: Attribution | SpanAttribution,
-    top: int = 20,
-    confidence: float = 0.95,
-    *,
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, top: int = 20, confidence: float = 0.95, *, special: bool = False
 ) -> View:
     """Return the scores of largest size as bars, highest on top; a notebook shows the view, ``.save`` keeps it.
 
@@ -186,14 +178,12 @@ def bars(
     check_at_least("top", top, 1, whole=True)
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must be between 0 and 1")
-    check_extra("matplotlib", NEEDED_BY)
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
     draw = partial(bar_figure, attribution.summed, top, confidence, special=special)
     return picture(attribution.title, draw, csv)
 
 
 def bar_figure(attribution: Attribution, top: int, confidence: float, *, special: bool) -> Figure:
-    """Return the figure of `bars`."""
     shown = ~attribution.hidden | special
     largest = attribution.scores.abs().argsort(descending=True, stable=True)
     largest = largest[shown[largest]][:top].sort().values
@@ -324,7 +314,6 @@ def matrix(attribution: Attribution | SpanAttribution, *, special: bool = False)
         shown = span_map(attribution, special=special)
     else:
         shown = pair_map(attribution, special=special)
-    check_extra("matplotlib", NEEDED_BY)
     return picture(shown.title, lambda: map_figure(shown), {})
 
 
@@ -341,7 +330,6 @@ def patch_grid(
     ``layers`` are the numbers of the rows, and ``labels`` the names of the columns. ``places`` are the columns'
     places in the text, which are written if some of the labels have no room.
     """
-    check_extra("matplotlib", NEEDED_BY)
     down = Side("layer", [str(layer) for layer in layers])
     return map_figure(HeatMap(title, restored, down, Side("", _labels(labels), places), "restored", note))
 
@@ -364,7 +352,6 @@ def span_map(span: SpanAttribution, *, special: bool = False) -> HeatMap:
 
 
 def pair_map(attribution: Attribution, *, special: bool = False) -> HeatMap:
-    """Return the interactions of pairs of tokens."""
     if attribution.interactions is None:
         raise ValueError(
             "this attribution has no pairs of tokens: give attribute interactions=True, or use attribute_span for a "
@@ -382,7 +369,6 @@ def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
 
 
 def map_figure(shown: HeatMap) -> Figure:
-    """Return the figure of a heat map."""
     title, note = drawable(shown.title), drawable(shown.note)
     rows, columns = shown.values.shape
     width = min(MAP_WIDTH - MAP_MARGIN, max(columns * CELL_SIZE, 1.5))

@@ -334,7 +334,6 @@ def described(result: Attribution | SpanAttribution) -> dict[str, Any]:
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """Return the text of a JSON file."""
     return json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
@@ -364,7 +363,6 @@ def heat(
         "values": packed(flat) if large else None,
         "positions": [*positions],
     }
-    lines = zip(rows, [] if large else values.tolist(), strict=not large)
     fragment = html_from(
         "plots/heat_map.html",
         title=title,
@@ -373,17 +371,11 @@ def heat(
         below=ORANGE,
         scale={end: shade for end, shade in {most: BLUE, -most: ORANGE}.items() if (flat / end > 0).any()},
         beyond=bool((flat.abs() > most).any()),
+        most=most,
         columns=columns,
         positions=() if large else positions,
         parts=[] if large else [slice(at, at + width) for at in range(0, len(columns), width)],
-        lines=[(row, [*_heat_cells(columns, line, most)]) for row, line in lines],
+        lines=[] if large else [*zip(rows, values.tolist(), strict=True)],
         data=embedded(data) if large else "",
     )
     return View(title, fragment)
-
-
-def _heat_cells(columns: Sequence[str], line: Sequence[float], most: float) -> Iterator[tuple[str, float, str]]:
-    """Yield the name, the value and the colour of each cell; the page's colour shines through."""
-    for column, value in zip(columns, line, strict=True):
-        sign = "--neg" if value < 0 else "--pos"
-        yield column, value, f"rgb(var({sign})/{min(1.0, abs(value) / most):.2f})"

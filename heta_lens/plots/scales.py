@@ -25,8 +25,8 @@ class Shade(NamedTuple):
     blue: int
 
     @property
-    def css(self) -> str:
-        return f"rgb({self.red},{self.green},{self.blue})"
+    def numbers(self) -> str:
+        return ",".join(map(str, self))
 
 
 WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(201, 84, 10)
@@ -35,9 +35,8 @@ DEPTH = 0.8  # of the colours under black text, so that the text is legible on t
 
 def shade_of(depth: float) -> Shade:
     """Return the colour of a depth between -1 and 1."""
-    deepest_shade = BLUE if depth > 0 else ORANGE
-    mixed = (round(start + (stop - start) * abs(depth)) for start, stop in zip(WHITE, deepest_shade, strict=True))
-    return Shade(*mixed)
+    pairs = zip(WHITE, BLUE if depth > 0 else ORANGE, strict=True)
+    return Shade(*(round(start + (stop - start) * abs(depth)) for start, stop in pairs))
 
 
 def tint(shade: Shade) -> Shade:
@@ -64,11 +63,6 @@ def scaled_tokens(attribution: Attribution, *, special: bool = False) -> Bool[Te
     return others if others.any() else shown
 
 
-def scale_end(attribution: Attribution, *, special: bool = False) -> float:
-    """Return the size with the deepest colour in views of an attribution."""
-    return deepest(attribution.scores[scaled_tokens(attribution, special=special)])
-
-
 @dataclass(frozen=True)
 class ColouredScores:
     """Scores as the colours of a view; hidden tokens have no colour, except with ``special``."""
@@ -79,7 +73,7 @@ class ColouredScores:
     @cached_property
     def end(self) -> float:
         """The size of a score with the deepest colour."""
-        return scale_end(self.attribution, special=self.special)
+        return deepest(self.attribution.scores[scaled_tokens(self.attribution, special=self.special)])
 
     @cached_property
     def shown(self) -> Float[Tensor, "pos"]:

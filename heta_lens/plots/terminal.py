@@ -1,8 +1,8 @@
 """An attribution in a terminal: tokens coloured or marked by score, and a table of the highest scores."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from math import isnan
 from re import DOTALL, fullmatch
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Look(NamedTuple):
 
 def on_paper(depth: float) -> Look:
     """Return black on coloured paper, so that the terminal's background does not matter; rich rounds to 256 colours."""
-    return Look(f"color(16) on {tint(shade_of(depth)).css}")
+    return Look(f"color(16) on rgb({tint(shade_of(depth)).numbers})")
 
 
 def in_brackets(brackets: str, depth: float) -> Look:
@@ -47,11 +47,7 @@ def in_brackets(brackets: str, depth: float) -> Look:
 
 
 def terminal(
-    attribution: Attribution | SpanAttribution,
-    *,
-    marked: Collection[int] = (),
-    top: int = 8,
-    special: bool = False,
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), top: int = 8, special: bool = False
 ) -> "TerminalView":
     """Return a view for `rich` to print: ``rich.print(terminal(attribution))``.
 
@@ -78,13 +74,15 @@ class TerminalView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         attribution = self.result.summed
         paper = not console.no_color and console.color_system in ("truecolor", "256")
-        prompt = ColouredPrompt(attribution, self.special, self.marked, paper)
-        below = share_note(attribution)
+        letters = set("".join(attribution.tokens))
+        brackets = next((pair for pair in BRACKETS if letters.isdisjoint(pair)), BRACKETS[-1])
+        look = on_paper if paper else partial(in_brackets, brackets)
+        colours, below = ColouredScores(attribution, self.special), share_note(attribution)
         yield Text(attribution.title, style="bold")
         yield from (Text(single_line(line)) for line in self.result.notes if line != below)
         yield Text()
-        yield Padding(prompt.text, (0, 0, 1, INDENT), expand=False)
-        yield prompt.legend
+        yield Padding(_prompt(colours, look, self.marked), (0, 0, 1, INDENT), expand=False)
+        yield _legend(colours, look, paper=paper)
         yield Text()
         yield _highest(attribution, self.top, special=self.special)
         errors = any(error is not None for error in attribution.standard_errors.values())
@@ -96,62 +94,41 @@ class TerminalView:
             yield _messages(attribution, special=self.special)
 
 
-@dataclass(frozen=True)
-class ColouredPrompt(ColouredScores):
-    """The tokens of a prompt, on coloured ``paper`` or else in brackets, and the legend."""
+def _prompt(colours: ColouredScores, look: Callable[[float], Look], marked: Collection[int]) -> Text:
+    line, attribution = Text(), colours.attribution
+    coloured = (~attribution.hidden | colours.special).tolist()
+    rows = zip(attribution.tokens, attribution.positions.tolist(), colours.depths, coloured, strict=True)
+    for token, position, depth, has_colour in rows:
+        shown = look(depth) if has_colour else Look("dim")
+        line.append(_written(token, shown), style=shown.style + " underline" * (position in marked))
+    return line
 
-    marked: frozenset[int]
-    paper: bool
 
-    @cached_property
-    def brackets(self) -> str:
-        letters = set("".join(self.attribution.tokens))
-        return next((brackets for brackets in BRACKETS if letters.isdisjoint(brackets)), BRACKETS[-1])
-
-    def look(self, depth: float) -> Look:
-        return on_paper(depth) if self.paper else in_brackets(self.brackets, depth)
-
-    @property
-    def text(self) -> Text:
-        line, attribution = Text(), self.attribution
-        coloured = (~attribution.hidden | self.special).tolist()
-        rows = zip(attribution.tokens, attribution.positions.tolist(), self.depths, coloured, strict=True)
-        for token, position, depth, has_colour in rows:
-            look = self.look(depth) if has_colour else Look("dim")
-            line.append(_written(token, look), style=look.style + " underline" * (position in self.marked))
-        return line
-
-    @property
-    def legend(self) -> Text:
-        """The scores that colours or brackets stand for, and the score beyond the scale."""
-        attribution, beyond = self.attribution, self.beyond
-        if not attribution.scores.any():
-            return Text("all scores are 0")
-        legend = self._chips if self.paper else self._levels
-        if beyond is not None:
-            score = float(attribution.scores[beyond])
-            where = f"{_quoted(visible(attribution.tokens[beyond]))} at {int(attribution.positions[beyond])}"
-            legend.append(f"; {'beyond the deepest colour' if self.paper else 'by far the largest'}: ")
-            legend.append(f"{where} with {score:.4g} ({self.share(score)})")
-        return legend
-
-    @property
-    def _chips(self) -> Text:
-        negative = bool((self.shown < 0).any())
+def _legend(colours: ColouredScores, look: Callable[[float], Look], *, paper: bool) -> Text:
+    """Return the scores that colours or brackets stand for, and the score beyond the scale."""
+    attribution, end, beyond = colours.attribution, colours.end, colours.beyond
+    if not attribution.scores.any():
+        return Text("all scores are 0")
+    negative = bool((colours.shown < 0).any())
+    if paper:
         depths = [step / (CHIPS - 1) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
-        chips = [("  ", self.look(depth).style) for depth in depths]
-        low = f"{-self.end:.4g}" if negative else "0"
-        return Text.assemble("colour: ", low, " ", *chips, f" {self.end:.4g} ({self.share(self.end)})")
-
-    @property
-    def _levels(self) -> Text:
-        levels, negative = [], bool((self.shown < 0).any())
+        chips = [("  ", look(depth).style) for depth in depths]
+        low = f"{-end:.4g}" if negative else "0"
+        legend = Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)})")
+    else:
+        levels = []
         for level in (MIDDLE, STRONG):
-            looks = [self.look(depth) for depth in ((level, -level) if negative else (level,))]
-            words = " or ".join(f"{look.opening}word{look.closing}" for look in looks)
-            size = f"{'a size of ' * negative}{level * self.end:.4g}"
-            levels.append(f"{words} {size} or more ({self.share(level * self.end)})")
-        return Text(", ".join(levels))
+            looks = [look(depth) for depth in ((level, -level) if negative else (level,))]
+            words = " or ".join(f"{each.opening}word{each.closing}" for each in looks)
+            size = f"{'a size of ' * negative}{level * end:.4g}"
+            levels.append(f"{words} {size} or more ({colours.share(level * end)})")
+        legend = Text(", ".join(levels))
+    if beyond is not None:
+        score = float(attribution.scores[beyond])
+        where = f"{_quoted(visible(attribution.tokens[beyond]))} at {int(attribution.positions[beyond])}"
+        legend.append(f"; {'beyond the deepest colour' if paper else 'by far the largest'}: ")
+        legend.append(f"{where} with {score:.4g} ({colours.share(score)})")
+    return legend
 
 
 def _written(token: str, look: Look) -> str:
