@@ -22,14 +22,13 @@ from benchmarks import pages
 from benchmarks.interventions import correlations, effects_of
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, average
-from benchmarks.prompts import FAMILIES, Case
-from benchmarks.study_parts import COPIES
+from benchmarks.prompts import Case, measure_family
+from benchmarks.study import masked_logits
 from heta_lens._util.numerics import Samples, kl
 from heta_lens.methods.heta.heta import flow_gate
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics import evidence_mass
 from heta_lens.metrics.scores import ordinary
-from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 
 FIGURE = pages.PAGES["certainty"].with_suffix(".png")
@@ -49,19 +48,18 @@ def run() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     for family, size in FAMILY_SIZES.items():
-        cases = {case.id: case for case in FAMILIES[family].cases(family, "test", size)}
-        outcomes_of(family).measure([(id,) for id in cases], lambda key, cases=cases: outcome(cases[str(key[0])]))
+        measure_family(outcomes_of(family), family, "test", size, outcome)
 
 
 def outcome(case: Case) -> dict[str, Any]:
     prediction = case.prediction
     gate, places = flow_gate(heta_lens.Heta(), prediction)[0], ordinary(prediction)
-    logits, moved = prediction.logits, masked_logits(prediction)
+    moved = masked_logits(prediction, torch.zeros_like(prediction.embeddings))
     (edges, *_), found = effects_of(case), []
     for factor in FACTORS:
         scaled = replace(prediction, target=partial(log_prob, factor, token_of(prediction)))
         curvature = heta_lens.Heta(beta=1.0, gamma=0.0, progress=False)(scaled).parts["curvature"]
-        before, after = ((factor * some).double().log_softmax(-1) for some in (logits, moved))
+        before, after = ((factor * some).double().log_softmax(-1) for some in (prediction.logits, moved))
         parts = Parts(gate, Samples.even(curvature[None]), kl(before, after).to(gate), 0.5, 0.5)
         terms = parts.terms("none")
         scores = torch.stack([terms["curvature"], terms["information"], parts.score("none"), parts.score("sum")])
@@ -85,18 +83,6 @@ def token_of(prediction: Prediction) -> int:
 def log_prob(factor: float, token: int, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
     """Return the log-probability of a token, with all logits multiplied by a factor."""
     return (factor * logits.double()).log_softmax(-1)[..., token].to(logits)
-
-
-@torch.no_grad()
-def masked_logits(prediction: Prediction) -> Float[Tensor, "pos vocab"]:
-    """Return the logits with each token masked by zeros."""
-    logits_of, zeros = prediction.rerun().logits, torch.zeros_like(prediction.embeddings)
-    with prediction.running():
-        rows = [
-            logits_of(masked_copies(prediction.embeddings, some, zeros[some]))
-            for some in torch.arange(len(prediction)).split(COPIES)
-        ]
-    return torch.cat(rows)
 
 
 def write() -> None:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks import pages, pareto
-from benchmarks.models import MODELS, SIZES, available, prompt, random_model
+from benchmarks.models import MODELS, SIZES, available, predicted, prompt, random_model
 from benchmarks.pages import Table, average
 from benchmarks.pareto import combined, scored
-from benchmarks.speed_parts import spread
+from benchmarks.speed import spread
 from heta_lens._util.numerics import student_t
 from heta_lens._util.python import versions
 
@@ -58,13 +58,7 @@ def predictions(length: int) -> Iterator[tuple[str, Any]]:
     """Yield models by name, each with a prediction."""
     for name in available(NAMES):
         model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
-        ids = prompt(name, model, length)
-        _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-        yield name, heta_lens.Prediction.from_cache(cache, tokens=ids)
-
-
-def found(prediction: Any, **options: Any) -> heta_lens.Attribution:
-    return scored(prediction, options)
+        yield name, predicted(model, prompt(name, model, length))
 
 
 def shares(whole: heta_lens.Attribution, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
@@ -88,13 +82,13 @@ ERROR_COLUMNS = ["model", "groups", "probes", "HVPs", "L1", "L1 before", "ΣS, %
 
 
 def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    expected = found(prediction, groups=None, probes=MANY, seed=SEED)
+    expected = scored(prediction, groups=None, probes=MANY, seed=SEED)
     curvature = expected.parts["curvature"]
     score = shares(expected, curvature)
     ways: list[tuple[int | None, int]] = [(None, probes) for probes in (2, 5, 10)]
     ways += [(groups, products // groups) for products, groups in product(PRODUCTS, GROUPS) if products // groups >= 2]
     for groups, probes in ways:
-        results = [found(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
+        results = [scored(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
         corrected = [result.parts["curvature"] for result in results]
         before = [result.parts["curvature"] + cross_talk(result) for result in results]
         l1 = [mean(float((shares(expected, one) - score).abs().sum()) for one in kind) for kind in (corrected, before)]
@@ -135,7 +129,7 @@ class Errors(NamedTuple):
 
 def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
     """Return the errors with the cross-talk taken out, and left in."""
-    expected, one = found(prediction, **pareto.REFERENCE), found(prediction)
+    expected, one = scored(prediction, **pareto.REFERENCE), scored(prediction)
     curvature, own = expected.parts["curvature"], one.parts["curvature"]
 
     def errors(kind: Tensor) -> Errors:
@@ -158,10 +152,10 @@ INTERVAL_COLUMNS = [
 
 
 def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    curvature = found(prediction, groups=None, probes=MORE, seed=SEED).parts["curvature"]
+    curvature = scored(prediction, groups=None, probes=MORE, seed=SEED).parts["curvature"]
     held, widths, talk = list[Tensor](), list[float](), list[float]()
     for seed in range(REPEATS):
-        one = found(prediction, seed=seed)
+        one = scored(prediction, seed=seed)
         expected, (low, high) = combined(one, curvature), one.interval()
         held.append((low <= expected) & (expected <= high))
         widths.append(float(((high - low) / 2 / one.scores).nanmedian()))
@@ -181,7 +175,7 @@ PAIR_COLUMNS = [*("model", "groups", "HVPs", "error of the 20 largest, %", "of t
 
 
 def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    pairs = partial(found, prediction, interactions=True, gamma=0)
+    pairs = partial(scored, prediction, interactions=True, gamma=0)
     upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
 
     def sizes_of(result: Any) -> Tensor:

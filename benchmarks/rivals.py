@@ -7,6 +7,7 @@ groups: ``quick`` and ``slow`` ones as they are, and all methods with a budget o
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from math import isfinite
 from time import process_time
 from typing import Any, NamedTuple
@@ -55,12 +56,6 @@ def outcomes_of(family: str, group: str) -> Outcomes:
     return Outcomes(f"rivals_{family}_{group}".replace(" ", "_"))
 
 
-def made(label: str) -> Method:
-    name = label.split(" ")[0]
-    method: Any = heta_lens.METHODS[name](progress=False, **SETTINGS.get(label, {}))
-    return method
-
-
 def run(*families: str) -> None:
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
@@ -71,7 +66,7 @@ def run(*families: str) -> None:
 
 
 def measure(outcomes: Outcomes, cases: Mapping[str, Case], labels: Sequence[str], budget: int | None) -> None:
-    outcomes.measure([(id,) for id in cases], lambda key: outcome(cases[str(key[0])], labels, budget))
+    outcomes.measure(product(cases), lambda id: outcome(cases[id], labels, budget))
 
 
 def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, Any]:
@@ -79,8 +74,9 @@ def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, 
     done: dict[str, tuple[torch.Tensor, float, float]] = {}
     refused: dict[str, str] = {}
     for label in labels:
+        method: Any = heta_lens.METHODS[label.split(" ")[0]](progress=False, **SETTINGS.get(label, {}))
         try:
-            done[label] = explained(made(label), case.prediction, budget)
+            done[label] = explained(method, case.prediction, budget)
         except (OverBudget, ValueError) as error:
             refused[label] = str(error)
     scores = torch.stack([scores for scores, *_ in done.values()])
@@ -105,7 +101,6 @@ def explained(method: Method, prediction: Prediction, budget: int | None) -> tup
 
 FIGURE = pages.PAGES["rivals"].with_suffix(".png")
 REFERENCE, LEVEL = "heta", 0.05
-BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "settings", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
 NAMES = (*MEASURES, "first is evidence", "evidence mass")
@@ -153,9 +148,9 @@ def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
     outcomes = {key: outcome for key, outcome in kept(family, group).items() if key in keys}
     if not outcomes:
         return {}
-    first, *_ = outcomes.values()
-    everywhere = set.intersection(*({*outcome["methods"]} for outcome in outcomes.values()))
-    return {name: _row(outcomes, name) for name in first["methods"] if name in everywhere}
+    methods, *others = (outcome["methods"] for outcome in outcomes.values())
+    everywhere = {*methods}.intersection(*others)
+    return {name: _row(outcomes, name) for name in methods if name in everywhere}
 
 
 def _row(outcomes: Mapping[Key, Mapping[str, list[object]]], name: str) -> Row:
@@ -214,21 +209,20 @@ def front(every: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def compute_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
+def compute_table(every: Sequence[Entry]) -> Table:
+    """Return the methods by their quality as proposed, or else by their best."""
+    by: dict[str, dict[int | None, Entry]] = {}
+    for one in every:
+        by.setdefault(one.method, {})[one.budget] = one
+    quality = {name: own.get(None, max(own.values(), key=lambda one: one.quality)).quality for name, own in by.items()}
+    rows = []
+    for name in sorted({*by}, key=lambda name: -quality[name]):
+        own = by[name].get(None)
+        cells = [_cell(by[name].get(budget)) for budget in BUDGETS]
+        rows.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
+    sizes = (f"{len(rows(family, 'quick', True)[REFERENCE].keys)} of {family}" for family in compared())
     columns = ["method", "as proposed", "forwards", *(f"at {budget}" for budget in BUDGETS)]
-    by = {(one.method, one.budget): one for one in every}
-    methods = sorted({one.method for one in every}, key=lambda name: -_quality(by, name))
-    table = []
-    for name in methods:
-        own = by.get((name, None))
-        cells = [_cell(by.get((name, budget))) for budget in BUDGETS]
-        table.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
-    return columns, table
-
-
-def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> float:
-    own = {budget: one.quality for (method, budget), one in by.items() if method == name}
-    return own.get(None, max(own.values()))
+    return Table("At equal compute", columns, rows, note=f"Prompts: {', '.join(sizes)}.")
 
 
 def _cell(entry: Entry | None) -> str:
@@ -243,9 +237,9 @@ def draw(every: Sequence[Entry]) -> None:
     complete, best = [one for one in every if one.families == len(compared())], front(every)
     with plt.rc_context({"font.size": 8}):
         figure, axis = plt.subplots(figsize=(7, 4.5))
-        for heta, colour in ((False, "C0"), (True, "C3")):
-            some = [one for one in complete if one.method.startswith("heta") == heta]
-            axis.scatter(*_points(some), s=12, color=colour, label="HETA" if heta else "others", alpha=0.7)
+        for label, colour in (("others", "C0"), ("HETA", "C3")):
+            some = [one for one in complete if one.method.startswith("heta") == (label == "HETA")]
+            axis.scatter(*_points(some), s=12, color=colour, label=label, alpha=0.7)
         axis.step(*_points(best), where="post", color="0.6", linewidth=0.8, zorder=0)
         for one in best:
             name = one.method if one.budget is None else f"{one.method} at {one.budget}"
@@ -294,7 +288,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
         chance(row.values[:, at].tolist(), same.values[:, at].tolist(), same.templates) for _, row, same in others
     ])  # fmt: skip
     signs = [np.sign(row.values[:, at].mean() - same.values[:, at].mean()) for _, row, same in others]
-    marks = {1.0: BETTER, -1.0: WORSE}
+    marks = {1.0: "▲ ", -1.0: "▼ "}
     return {
         name: marks.get(float(sign), "") if isfinite(p) and p <= LEVEL else ""
         for (name, _, _), p, sign in zip(others, p_values, signs, strict=True)
@@ -305,15 +299,8 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 def write() -> None:
     every = entries()
     draw(every)
-    note = f"Prompts: {prompts_compared()}."
-    columns, table = compute_table(every)
-    equal = Table("At equal compute", columns, table, note=note)
-    pages.write("rivals", [("What to use, by budget", reading(every)), equal, *map(family_section, measured())])
-
-
-def prompts_compared() -> str:
-    sizes = {family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()}
-    return ", ".join(f"{size} of {family}" for family, size in sizes.items())
+    steps = ("What to use, by budget", reading(every))
+    pages.write("rivals", [steps, compute_table(every), *map(family_section, measured())])
 
 
 def reading(every: Sequence[Entry]) -> str:
