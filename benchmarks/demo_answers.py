@@ -59,8 +59,7 @@ class Answered(NamedTuple):
     tokens: int
     right: bool
     moved: bool
-    guessed: Sequence[float]
-    """The chance of a right guess among all facts, those of the owner, and those of the thing."""
+    guessed: Sequence[float]  # the chance of a right guess among all facts, those of the owner, and those of the thing
 
 
 def answered_of(model: Any, counts: Mapping[str, int], kinds: Mapping[str, Any], kind: str) -> list[Answered]:
@@ -87,7 +86,6 @@ def guess(story: Story, by: tuple[str, ...]) -> float:
 
 @torch.no_grad()
 def said(model: Any, prompts: Sequence[Story]) -> list[str]:
-    """Return the most likely token after each prompt."""
     words: list[str] = []
     for some in (prompts[start : start + BATCH] for start in range(0, len(prompts), BATCH)):
         ids = [model.to_tokens(story.text)[0] for story in some]
@@ -158,7 +156,6 @@ EXPLAINED: dict[str, dict[str, Any]] = {
 
 
 def explained_prompts() -> dict[str, list[Story]]:
-    """Return the prompts that are masked and explained, by kind."""
     some = {kind: stories("test", **options) for kind, options in EXPLAINED.items()}
     return {
         kind: list(islice((one for one in prompts if one.answer != " false"), EACH)) for kind, prompts in some.items()
@@ -192,7 +189,6 @@ def masked(model: Any, story: Story) -> list[Drops]:
 
 
 def masking() -> Table:
-    """Return the table of drops without a sentence of the evidence, and without stretches as long."""
     outcomes, missing = Outcomes("demo_masking").of(product(EXPLAINED, range(EACH)))
     rows, clusters = list[list[str]](), list[list[str]]()
     for kind, some in groupby(outcomes, key=lambda key: key[0]):
@@ -252,7 +248,6 @@ def _positions(stretches: Iterable[Stretch]) -> set[int]:
 
 
 def run() -> None:
-    """Measure answers, masking and attributions."""
     loaded = heta_lens.load_demo_model()
     counts = dict.fromkeys(KINDS, ANSWERED)
     Outcomes("demo_answers").measure(product(KINDS), partial(answered_of, loaded, counts, KINDS))

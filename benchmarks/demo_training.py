@@ -74,15 +74,11 @@ KEEP = 200  # steps between two checkpoints
 
 class Batch(NamedTuple):
     ids: Int[Tensor, "page pos"]
-    following: Int[Tensor, "page pos"]
-    """The next token; -1 where nothing is to be learnt."""
-    part: Int[Tensor, "page pos"]
-    """0 in the story, 1, 2 … in its questions, -1 in padding."""
-    places: Int[Tensor, "page pos"]
-    """The position given to the model: every question follows the story."""
+    following: Int[Tensor, "page pos"]  # the next token; -1 where nothing is to be learnt
+    part: Int[Tensor, "page pos"]  # 0 in the story, 1, 2 … in its questions, -1 in padding
+    places: Int[Tensor, "page pos"]  # the position given to the model: every question follows the story
     answers: Bool[Tensor, "page pos"]
-    found: Int[Tensor, "page pos"]
-    """The place that must be found on the way to an answer; -1 elsewhere."""
+    found: Int[Tensor, "page pos"]  # the place that must be found on the way to an answer; -1 elsewhere
 
     @property
     def mask(self) -> Bool[Tensor, "page 1 pos pos"]:
@@ -93,12 +89,9 @@ class Batch(NamedTuple):
 
 @dataclass
 class Progressed:
-    """The state of the training."""
-
     step: int = 0
     lesson: int = 0
-    since: int = 0
-    """Steps of the newest lesson."""
+    since: int = 0  # steps of the newest lesson
     accuracy: dict[str, float] = field(default_factory=dict)
 
 

@@ -39,23 +39,22 @@ GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
 
 
 def write() -> None:
-    used = f"Measured with {', '.join(map(' '.join, versions().items()))}."
     cases = [*predictions(LENGTH)]
     tables = [
-        Table(ERRORS, ERROR_COLUMNS, rows(error_rows, cases), note=f"{ERROR_NOTE} {used}"),
-        Table(CORRECTION, CORRECTION_COLUMNS, rows(correction_rows, suites()), note=f"{CORRECTION_NOTE} {used}"),
-        Table(INTERVALS, INTERVAL_COLUMNS, rows(interval_rows, predictions(SHORTER)), note=f"{INTERVAL_NOTE} {used}"),
-        Table(PAIRS, PAIR_COLUMNS, rows(pair_rows, cases), note=f"{PAIR_NOTE} {used}"),
+        table("Error at equal numbers of HVPs", ERROR_COLUMNS, ERROR_NOTE, error_rows, cases),
+        table("Cross-talk taken out, or left in", CORRECTION_COLUMNS, CORRECTION_NOTE, correction_rows, suites()),
+        table("Intervals", INTERVAL_COLUMNS, INTERVAL_NOTE, interval_rows, predictions(SHORTER)),
+        table("Pairs of tokens", PAIR_COLUMNS, PAIR_NOTE, pair_rows, cases),
     ]
     pages.write("groups", tables)
 
 
-def rows(rows_of: Any, cases: Iterable[tuple[str, Any]]) -> list[list[str]]:
-    return [row for name, case in track([*cases], rows_of.__name__) for row in rows_of(name, case)]
+def table(title: str, columns: list[str], note: str, rows_of: Any, cases: Iterable[tuple[str, Any]]) -> Table:
+    rows = [row for name, case in track([*cases], rows_of.__name__) for row in rows_of(name, case)]
+    return Table(title, columns, rows, note=f"{note} Measured with {', '.join(map(' '.join, versions().items()))}.")
 
 
 def predictions(length: int) -> Iterator[tuple[str, Any]]:
-    """Yield models by name, each with a prediction."""
     for name in available(NAMES):
         model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
         yield name, predicted(model, prompt(name, model, length))
@@ -74,7 +73,6 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
 
 
 # ------------------------------------------------------------------------------------------------ equal numbers of HVPs
-ERRORS = "Error at equal numbers of HVPs"
 ERROR_NOTE = f"""\
 {LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is before
 the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by chance)."""
@@ -98,7 +96,6 @@ def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
 
 
 # ----------------------------------------------------------------------------------------------------------- cross-talk
-CORRECTION = "Cross-talk taken out, or left in"
 CORRECTION_NOTE = f"""\
 95 % intervals over templates.
 
@@ -120,11 +117,9 @@ def correction_rows(name: str, prompts: list[pareto.Prompt]) -> Iterator[list[st
 
 
 class Errors(NamedTuple):
-    """L1 of the score; the error of the curvature and of its sum, in percent of the sum."""
-
-    l1: float
-    curvature: float
-    total: float
+    l1: float  # of the score
+    curvature: float  # in percent of the sum
+    total: float  # of the sum, in percent
 
 
 def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
@@ -141,7 +136,6 @@ def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
 
 
 # ------------------------------------------------------------------------------------------------------------ intervals
-INTERVALS = "Intervals"
 INTERVAL_NOTE = f"""\
 {SHORTER} tokens; how often the 95 % intervals of scores hold the mean of {MORE} probes of every token alone in
 {REPEATS} seeds, over all tokens and of the worst; the median half-width; how much of the curvature that
@@ -167,7 +161,6 @@ def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- pairs
-PAIRS = "Pairs of tokens"
 PAIR_NOTE = f"""\
 The mean relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the
 error of all, relative to their sum; how often ± t standard errors (t of 10 samples) hold."""
@@ -178,14 +171,11 @@ def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
     pairs = partial(scored, prediction, interactions=True, gamma=0)
     upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
 
-    def sizes_of(result: Any) -> Tensor:
-        return result.interactions[upper]
-
-    expected = sizes_of(pairs(groups=None, probes=MANY, seed=SEED))
+    expected = pairs(groups=None, probes=MANY, seed=SEED).interactions[upper]
     largest = expected.argsort(descending=True)[:LARGEST]
     for groups in (None, 16, 32):
         results = [pairs(groups=groups, seed=seed) for seed in range(SEEDS)]
-        sizes = torch.stack([sizes_of(result) for result in results])
+        sizes = torch.stack([result.interactions[upper] for result in results])
         errors = torch.stack([result.standard_errors["interactions"][upper] for result in results])  # type: ignore[index]
         off = (sizes - expected).abs()
         held = off <= student_t(torch.tensor([results[0].options["probes"]])) * errors

@@ -51,7 +51,6 @@ class Outcome(NamedTuple):
 
 
 def run() -> None:
-    """Measure every method on the same prompts."""
     torch.set_num_threads(1)  # more only slow down a model of this size
     model, prompts = heta_lens.load_demo_model(), list(islice(stories("test"), PROMPTS))
     Outcomes("methods").measure(product([AS_THEY_ARE, *BUDGETS], AS_IT_IS), partial(measured, model, prompts))

@@ -43,13 +43,10 @@ class Worth(NamedTuple):
     methods: int
     evidence: float
     interventions: float
-    random_place: int
-    """The rank among the methods, 1 for the best."""
+    random_place: int  # the rank among the methods, 1 for the best
     recency_place: int
-    halves: float
-    """Between two halves of the templates."""
-    ties: float
-    """The share of prompts on which two methods have the same value."""
+    halves: float  # between two halves of the templates
+    ties: float  # the share of prompts on which two methods have the same value
 
     @property
     def sound(self) -> bool:
@@ -143,7 +140,6 @@ def agreed(one: Float[np.ndarray, "method"], other: Float[np.ndarray, "method"])
 
 # ------------------------------------------------------------------------------------------------- with other seeds
 def run() -> None:
-    """Repeat the metrics that draw random numbers."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     measure_family(OUTCOMES, "recall", "test", PROMPTS, repeated)

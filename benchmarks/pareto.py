@@ -51,8 +51,6 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Prompt(NamedTuple):
-    """A prompt with its evidence, and the template it was made from."""
-
     prediction: heta_lens.Prediction
     evidence: list[int]
     template: str
@@ -89,7 +87,6 @@ SUITES = {"recall": recall, "copied": copied, "long": partial(copied, before=BEF
 
 
 def run() -> None:
-    """Measure every way on every prompt."""
     wanted = [(name, at) for name in SUITES for at in range(PROMPTS[name])]
     Outcomes("pareto").measure(wanted, lambda name, at: measured(SUITES[name](at), counted=at < COUNTED[name]))
 

@@ -50,8 +50,6 @@ UNKNOWN = 0  # the token that inseq puts in the place of others
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A prompt of a model, and its cache."""
-
     model: Any
     ids: Tensor
     cache: Any

@@ -145,7 +145,6 @@ def scored(name: str, number: int, settings: Mapping[str, Setting]) -> tuple[dic
 
 
 def measured(name: str, number: int) -> dict[str, Any]:
-    """Explain one prompt by every setting, and intervene on every token."""
     scores, explained = scored(name, number, SETTINGS)
     special, prompt = explained.special.tolist(), nth(number)
     evidence = sorted({place for passage in prompt.evidence for place in _first(explained, passage)})
@@ -163,7 +162,6 @@ def _first(attribution: Attribution, passage: str) -> list[int]:
 
 
 def run() -> None:
-    """Measure the prompts that are missing."""
     for name, count in MODELS.items():
         numbers = answered(model_of(name), count)
         OUTCOMES.measure(product([name], numbers), measured)

@@ -51,8 +51,7 @@ class Written(NamedTuple):
     """A prompt with the model's own text up to the answer, and its correctness."""
 
     ids: Int[Tensor, "1 pos"]
-    start: int
-    """The first position that the model wrote."""
+    start: int  # the first position that the model wrote
     place: bool
     room: bool
 
@@ -78,7 +77,6 @@ def facts(story: Story) -> Mapping[str, str]:
 
 @torch.no_grad()
 def written(model: Any, story: Story) -> Written:
-    """Write greedily, token by token."""
     ids = encoded(model, prompt_pieces(story))
     start, length = ids.shape[1], len(reasoning(story)) + 1
     for _ in range(length):
@@ -156,7 +154,6 @@ def explained(model: Any, story: Story, method: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------ measuring
 def run() -> None:
-    """Measure the reasoning of the model, and every method on the prompts that it answers rightly."""
     torch.set_num_threads(1)  # more only slow down a model of this size
     model, some = load(), [*islice(stories("test", hops=2, facts=FACTS), PROMPTS)]
 

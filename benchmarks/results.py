@@ -131,7 +131,6 @@ def others(results: Summary) -> list[str]:
 
 
 def by_metric(found: Mapping[str, Summary]) -> Table:
-    """Count the methods that HETA is significantly better and worse than, for every metric."""
     rows: dict[str, list[str]] = {}
     for number, one in enumerate(found.values()):
         for metric in measured(one):

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import isfinite
-from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +70,7 @@ def measure(outcomes: Outcomes, cases: Mapping[str, Case], labels: Sequence[str]
 
 def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, Any]:
     """Return the outcomes of methods that explain a prompt within the budget, and the refusals."""
-    done: dict[str, tuple[torch.Tensor, float, float]] = {}
+    done: dict[str, tuple[torch.Tensor, float]] = {}
     refused: dict[str, str] = {}
     for label in labels:
         method: Any = heta_lens.METHODS[label.split(" ")[0]](progress=False, **SETTINGS.get(label, {}))
@@ -79,24 +78,19 @@ def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, 
             done[label] = explained(method, case.prediction, budget)
         except (OverBudget, ValueError) as error:
             refused[label] = str(error)
-    scores = torch.stack([scores for scores, *_ in done.values()])
-    return evaluated(case, scores) | {
-        "methods": [*done],
-        "refused": refused,
-        "runs": [round(runs, 1) for _, runs, _ in done.values()],
-        "seconds": [round(seconds, 4) for *_, seconds in done.values()],
-    }
+    scores, runs = zip(*done.values(), strict=True)
+    known = {"methods": [*done], "refused": refused, "runs": [round(taken, 1) for taken in runs]}
+    return evaluated(case, torch.stack(scores)) | known
 
 
-def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float, float]:
-    """Return scores, cost in forwards (a backward or a product counts as two), and processor time."""
+def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float]:
+    """Return scores, and cost in forwards (a backward or a product counts as two)."""
     if budget is not None:
         method = within_budget(method, prediction, float(budget))
-    begun = process_time()
     attribution = method(prediction)
-    seconds, cost = process_time() - begun, attribution.diagnostics.cost
+    cost = attribution.diagnostics.cost
     runs = (cost.forwards or 0) + 2 * ((cost.backwards or 0) + (cost.hvps or 0))
-    return attribution.scores.detach().cpu().double(), runs, seconds
+    return attribution.scores.detach().cpu().double(), runs
 
 
 FIGURE = pages.PAGES["rivals"].with_suffix(".png")
@@ -113,10 +107,8 @@ class Row(NamedTuple):
     templates: list[str]
     values: Float[np.ndarray, "prompt measure"]
     runs: float
-    seconds: float
 
     def of(self, keys: Iterable[Key]) -> "Row":
-        """Return the row on the given prompts, in their order."""
         place_of = {key: place for place, key in enumerate(self.keys)}
         own = [key for key in keys if key in place_of]
         places = [place_of[key] for key in own]
@@ -129,8 +121,7 @@ class Entry(NamedTuple):
     method: str
     budget: int | None
     quality: float
-    first: float
-    """The share of prompts whose highest score is on known evidence."""
+    first: float  # the share of prompts whose highest score is on known evidence
     runs: float
     families: int
 
@@ -156,8 +147,8 @@ def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
 def _row(outcomes: Mapping[Key, Mapping[str, list[object]]], name: str) -> Row:
     pairs = [(outcome, outcome["methods"].index(name)) for outcome in outcomes.values()]
     values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])  # type: ignore[misc]
-    runs, seconds = (float(np.mean([one[what][at] for one, at in pairs])) for what in ("runs", "seconds"))  # type: ignore[arg-type]
-    return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs, seconds)
+    runs = float(np.mean([one["runs"][at] for one, at in pairs]))  # type: ignore[arg-type]
+    return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs)
 
 
 def as_proposed(family: str) -> dict[str, Row]:
@@ -169,7 +160,6 @@ def as_proposed(family: str) -> dict[str, Row]:
 
 
 def measured() -> list[str]:
-    """Return the families with outcomes of the quick methods."""
     return [family for family in FAMILIES if rows(family, "quick")]
 
 

@@ -36,7 +36,6 @@ COLUMNS = ["way", "same first sentence", "ρ", "largest error, nats", "forwards"
 
 
 def run() -> None:
-    """Measure every way on the same prompts."""
     torch.set_num_threads(1)  # more only slow down a model of this size
     warnings.simplefilter("ignore", UserWarning)
     prompts = {str(number): story for number, story in enumerate(islice(stories("test", facts=6, filler=6), PROMPTS))}

@@ -291,7 +291,6 @@ def costs(case: Case, repeats: int, *, long: bool = False) -> dict[str, Cost]:
 
 
 def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
-    """Compare each of our ways to a part of the score with the naive implementation."""
 
     def running(way: str) -> Callable[[Case, Read], Measured]:
         def run(case: Case, read: Read) -> Measured:
@@ -476,13 +475,11 @@ TITLES = {
 
 
 def run(*models: str) -> None:
-    """Measure models and write their tables."""
     for name in models or available([*MODELS]):
         pages.write("speed", measured(name, LENGTHS))
 
 
 def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, str]]:
-    """Yield the tables of a model."""
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
     rows: dict[str, list[list[str]]] = {"costs": [], "flops": [], "ways": [], "long": [], "waits": []}

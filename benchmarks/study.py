@@ -57,8 +57,7 @@ CURVATURES: Mapping[str, Mapping[str, Any]] = {
 
 class Part(NamedTuple):
     values: Float[Tensor, "pos"]
-    runs: float
-    """The cost in plain forwards."""
+    runs: float  # the cost in plain forwards
 
 
 Parts = Mapping[str, Part]
@@ -68,8 +67,7 @@ class Measured(NamedTuple):
     """The parts of every candidate, measured once a prompt: a candidate only combines them."""
 
     gates: Parts
-    informations: Parts
-    """Under ``mask/divergence``."""
+    informations: Parts  # under ``mask/divergence``
     curvatures: Parts
 
     @classmethod
@@ -235,7 +233,6 @@ KL_ONLY = Candidate(beta=0.0, gamma=1.0)
 
 
 def changed(base: Candidate) -> Iterator[Candidate]:
-    """Yield candidates with one option changed."""
     yield from (base._replace(gate=gate) for gate in GATES)
     yield from (base._replace(power=power) for power in POWERS)
     yield from (base._replace(information=f"{mask}/{name}") for mask in MASKS for name in DIVERGENCES)
@@ -245,7 +242,6 @@ def changed(base: Candidate) -> Iterator[Candidate]:
 
 
 def together() -> Iterator[Candidate]:
-    """Yield combinations of options."""
     gates, masks = ("suffix1", "rollout1", "uniform", "gradient"), ("zero", "mean", "space", "other")
     weightings: list[tuple[float, float, Balance]] = [(0.0, 1.0, "none"), (0.5, 0.5, "none"), (0.5, 0.5, "sum")]
     options = product(gates, (0.5, 1.0), masks, ("orig_masked", "js"), weightings)
@@ -280,11 +276,9 @@ class Measures(NamedTuple):
     runs: Float[np.ndarray, "candidate"]
     values: Float[np.ndarray, "prompt candidate measure"]
     evidence: Float[np.ndarray, "prompt candidate 2"]
-    p: Float[np.ndarray, "prompt"]
 
 
 def size(family: str, split: Split) -> int:
-    """Return the number of prompts of a family on a split."""
     return 48 if split == "dev" else 71 if family == "copied" else 96
 
 
@@ -304,7 +298,7 @@ def measures_of(family: str, split: Split) -> Measures:
         raise SystemExit(
             f"{family} was measured on dev with other candidates: remove its outcomes, and measure it again"
         )
-    stacked = {name: np.array([one[name] for one in outcomes]) for name in ("runs", "measures", "evidence", "p")}
+    stacked = {name: np.array([one[name] for one in outcomes]) for name in ("runs", "measures", "evidence")}
     runs, *rest = stacked.values()
     return Measures([one["template"] for one in outcomes], [*names], runs.mean(0), *rest)
 
@@ -328,12 +322,10 @@ def winners() -> dict[float, Candidate]:
 
 
 def confirmed() -> Sequence[Candidate]:
-    """Return the candidates that are measured on test."""
     return [*dict.fromkeys([LITERAL, *winners().values(), KL_ONLY.simple])]
 
 
 def run(*families: str) -> None:
-    """Measure all candidates on dev, and then the winners on test."""
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
     splits: dict[Split, list[str]] = {"dev": DEV, "test": [*FAMILIES]}
@@ -463,7 +455,7 @@ def changes_table(base: Candidate) -> Table:
 def test_table(found: Confirmation) -> Table:
     cells = {(one.family, one.measure): one.cell for one in found.compared}
     rows = [[measure, *(cells[family, measure] for family in FAMILIES)] for measure in MEASURES]
-    columns = ["measure", *(f"{family}, n = {len(measures_of(family, 'test').p)}" for family in FAMILIES)]
+    columns = ["measure", *(f"{family}, n = {len(measures_of(family, 'test').values)}" for family in FAMILIES)]
     return Table(found.candidate.name, columns, rows)
 
 

@@ -81,7 +81,6 @@ class Seen(NamedTuple):
 
 
 def run() -> None:
-    """Measure every variant, and the tolerances, on every prompt."""
     model, contexts = load_stories3m(), texts()
     for name, found, count in (("variants", compared, PROMPTS), ("variants_tolerance", kept, JUDGED)):
         outcomes = Outcomes(name)
