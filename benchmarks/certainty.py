@@ -22,15 +22,13 @@ from benchmarks import pages
 from benchmarks.interventions import correlations, effects_of
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, average
-from benchmarks.prompts import FAMILIES, Case
-from benchmarks.study_parts import COPIES
+from benchmarks.prompts import Case, measure_family
+from benchmarks.study import masked_logits
 from heta_lens._util.numerics import Samples, kl
 from heta_lens.methods.heta.heta import flow_gate
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics import evidence_mass
 from heta_lens.metrics.scores import ordinary
-from heta_lens.prediction.masking import masked_copies
-from heta_lens.prediction.prediction import Prediction
 
 FIGURE = pages.PAGES["certainty"].with_suffix(".png")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -45,30 +43,29 @@ def outcomes_of(family: str) -> Outcomes:
 
 
 def run() -> None:
-    """Measure every prompt with every factor."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     for family, size in FAMILY_SIZES.items():
-        cases = {case.id: case for case in FAMILIES[family].cases(family, "test", size)}
-        outcomes_of(family).measure([(id,) for id in cases], lambda key, cases=cases: outcome(cases[str(key[0])]))
+        measure_family(outcomes_of(family), family, "test", size, outcome)
 
 
 def outcome(case: Case) -> dict[str, Any]:
-    prediction = case.prediction
+    prediction, token = case.prediction, case.prediction.target
+    assert isinstance(token, int)
     gate, places = flow_gate(heta_lens.Heta(), prediction)[0], ordinary(prediction)
-    logits, moved = prediction.logits, masked_logits(prediction)
+    moved = masked_logits(prediction, torch.zeros_like(prediction.embeddings))
     (edges, *_), found = effects_of(case), []
     for factor in FACTORS:
-        scaled = replace(prediction, target=partial(log_prob, factor, token_of(prediction)))
+        scaled = replace(prediction, target=partial(log_prob, factor, token))
         curvature = heta_lens.Heta(beta=1.0, gamma=0.0, progress=False)(scaled).parts["curvature"]
-        before, after = ((factor * some).double().log_softmax(-1) for some in (logits, moved))
+        before, after = ((factor * some).double().log_softmax(-1) for some in (prediction.logits, moved))
         parts = Parts(gate, Samples.even(curvature[None]), kl(before, after).to(gate), 0.5, 0.5)
         terms = parts.terms("none")
         scores = torch.stack([terms["curvature"], terms["information"], parts.score("none"), parts.score("sum")])
         agreed = correlations(scores[:, places].double().numpy(), edges[None, places])[:, 0]
         found.append(
             {
-                "p": float(before[token_of(prediction)].exp()),
+                "p": float(before[token].exp()),
                 "share": float(terms["curvature"].sum() / parts.score("none").sum()),
                 "mass": [evidence_mass(row, case.evidence, candidates=places) for row in scores],
                 "correlation": agreed.tolist(),
@@ -77,54 +74,32 @@ def outcome(case: Case) -> dict[str, Any]:
     return {"template": case.template, "factors": found}
 
 
-def token_of(prediction: Prediction) -> int:
-    assert isinstance(prediction.target, int)
-    return prediction.target
-
-
 def log_prob(factor: float, token: int, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
     """Return the log-probability of a token, with all logits multiplied by a factor."""
     return (factor * logits.double()).log_softmax(-1)[..., token].to(logits)
 
 
-@torch.no_grad()
-def masked_logits(prediction: Prediction) -> Float[Tensor, "pos vocab"]:
-    """Return the logits with each token masked by zeros."""
-    logits_of, zeros = prediction.rerun().logits, torch.zeros_like(prediction.embeddings)
-    with prediction.running():
-        rows = [
-            logits_of(masked_copies(prediction.embeddings, some, zeros[some]))
-            for some in torch.arange(len(prediction)).split(COPIES)
-        ]
-    return torch.cat(rows)
-
-
 def write() -> None:
     found = {family: [*outcomes_of(family).read().values()] for family in FAMILY_SIZES}
     draw({family: [one for prompt in some for one in prompt["factors"]] for family, some in found.items()})
-    columns = ["p", "n", "share of S", *WAYS]
-    tables = [
-        Table(family.capitalize(), columns, table(some), FAMILY_SIZES[family] - len(some))
-        for family, some in found.items()
-    ]
-    pages.write("certainty", tables)
+    pages.write("certainty", [table(family, some) for family, some in found.items()])
 
 
-def table(prompts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    rows = []
+def table(family: str, prompts: Sequence[Mapping[str, Any]]) -> Table:
+    rows, every = [], [(one, prompt["template"]) for prompt in prompts for one in prompt["factors"]]
     for low, high in pairwise(BANDS):
-        inside = [
-            (one, prompt["template"]) for prompt in prompts for one in prompt["factors"] if low < one["p"] <= high
-        ]
+        inside = [(one, template) for one, template in every if low < one["p"] <= high]
         if not inside:
             continue
         some, templates = zip(*inside, strict=True)
         shares = average([one["share"] for one in some], templates, (0, 1))
-        masses = [average([one["mass"][way] for one in some], templates, (0, 1)) for way in range(len(WAYS))]
-        agreed = [average([one["correlation"][way] for one in some], templates, (-1, 1)) for way in range(len(WAYS))]
+        masses = [average(column, templates, (0, 1)) for column in zip(*(one["mass"] for one in some), strict=True)]
+        ranks = zip(*(one["correlation"] for one in some), strict=True)
+        agreed = [average(column, templates, (-1, 1)) for column in ranks]
         cells = (f"{mass}; {rank}" for mass, rank in zip(masses, agreed, strict=True))
         rows.append([f"{low:g} to {high:g}", str(len(some)), shares, *cells])
-    return rows
+    columns = ["p", "n", "share of S", *WAYS]
+    return Table(family.capitalize(), columns, rows, FAMILY_SIZES[family] - len(prompts))
 
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

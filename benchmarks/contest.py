@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int
 from rich.progress import track
-from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
-from tokenizers import models as tokenizer_models
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from benchmarks.demo_training import SPECIAL, word_tokenizer
 from benchmarks.models import TRAINED
 from heta_lens import load_model
 from heta_lens._util.text import Span
@@ -30,7 +27,6 @@ PEOPLE = "Anna Bob Carl Dora Eric Fred Gina Hugo Ines Jack Kate Luis Mary Nora O
 NAMES = (*PEOPLE.split(" "),)
 NUMBERS = tuple(str(number) for number in range(1, 13))
 QUESTION = "Highest"
-SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 STEPS, BATCH, RATE, WARM = 4000, 128, 1e-3, 200
 FEWEST, MOST = 2, 7  # who take part
 
@@ -95,13 +91,7 @@ def load_contest_model() -> Any:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     words = [*SPECIAL.values(), ",", ".", ":", *(f" {word}" for word in (*NAMES, *NUMBERS, QUESTION)), *NAMES]
-    of_words = Tokenizer(tokenizer_models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>"))
-    of_words.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+|[^\w\s]"), "isolated")
-    of_words.decoder = decoders.Fuse()
-    of_words.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=of_words, clean_up_tokenization_spaces=False, model_max_length=64, **SPECIAL
-    )
+    return word_tokenizer({word: at for at, word in enumerate(words)}, length=64, single="<bos> $A")
 
 
 def train(folder: Path = FOLDER, seed: int = 0) -> None:
@@ -116,7 +106,9 @@ def train(folder: Path = FOLDER, seed: int = 0) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=WARM / STEPS)
     for step in track(range(STEPS), "contest"):
         size = FEWEST + step % (MOST - FEWEST + 1)
-        ids, answers = batch([Contest.drawn(draw, size) for _ in range(BATCH)], words)
+        contests = [Contest.drawn(draw, size) for _ in range(BATCH)]
+        ids = torch.tensor([words(one.text)["input_ids"] for one in contests])
+        answers = torch.tensor([words.convert_tokens_to_ids(one.answer) for one in contests])
         logits = model(ids).logits[:, -1]
         optimizer.zero_grad()
         cross_entropy(logits, answers).backward()
@@ -127,13 +119,6 @@ def train(folder: Path = FOLDER, seed: int = 0) -> None:
             print(f"step {step + 1}: {(logits.argmax(-1) == answers).float().mean():.0%} right")  # noqa: T201
     model.save_pretrained(folder)
     words.save_pretrained(folder)
-
-
-def batch(
-    contests: list[Contest], words: PreTrainedTokenizerFast
-) -> tuple[Int[Tensor, "page pos"], Int[Tensor, "page"]]:
-    ids = torch.tensor([words(contest.text)["input_ids"] for contest in contests])
-    return ids, torch.tensor([words.convert_tokens_to_ids(contest.answer) for contest in contests])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import random
 import re
 import runpy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -101,6 +101,11 @@ def prompts(*, more: bool = False) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (lines[WANTED:] if more else lines[:WANTED])]
 
 
+def turn(prompt: dict[str, Any]) -> int:
+    """Return the number of a prompt among those of its template; sorted by this, templates take turns."""
+    return int(prompt["id"].rpartition("-")[2])
+
+
 def build() -> None:
     loaders = runpy.run_path(str(STORIES3M / "load.py"))
     tokenizer, model = loaders["load_tokenizer"](str(STORIES3M)), loaders["load_hf"](str(STORIES3M))
@@ -108,7 +113,10 @@ def build() -> None:
     for draws in DRAWS:
         taken = {row["text"] for row in rows}
         kept = [list(candidates(template, tokenizer, model, draws, taken)) for template in templates()]
-        rows += numbered(choose(kept), Counter(row["template"] for row in rows))
+        numbers = Counter(row["template"] for row in rows)
+        for prompt in choose(kept):
+            numbers[prompt["template"]] += 1
+            rows.append({"id": f"{prompt['template']}-{numbers[prompt['template']]}"} | prompt)
     PROMPTS.parent.mkdir(exist_ok=True)
     PROMPTS.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
@@ -145,17 +153,9 @@ def drawn(template: Template, words: dict[str, str], tokenizer: Any) -> dict[str
         or tokenizer.encode(swapped_text) != [swap_id if token == answer_id else token for token in ids]
     ):
         return None
-    return {
-        "template": template.name,
-        "kind": template.kind,
-        "text": text,
-        "target": f" {answer}",
-        "target_id": answer_id,
-        "ids": ids,
-        "source_positions": sources,
-        "swapped_word": swap,
-        "swapped_id": swap_id,
-    }
+    known = {"template": template.name, "kind": template.kind, "text": text, "target": f" {answer}"}
+    tokens = {"target_id": answer_id, "ids": ids, "source_positions": sources}
+    return known | tokens | {"swapped_word": swap, "swapped_id": swap_id}
 
 
 def next_id(tokenizer: Any, ids: list[int], word: str) -> int | None:
@@ -185,9 +185,3 @@ def choose(by_template: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, An
                 chosen.append(prompt)
     names = [template.name for template in templates()]
     return sorted(chosen, key=lambda prompt: names.index(prompt["template"]))
-
-
-def numbered(chosen: Iterable[dict[str, Any]], taken: Counter[str]) -> Iterator[dict[str, Any]]:
-    for prompt in chosen:
-        taken[prompt["template"]] += 1
-        yield {"id": f"{prompt['template']}-{taken[prompt['template']]}"} | prompt

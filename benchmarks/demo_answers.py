@@ -5,7 +5,7 @@ All prompts are of the test split, which neither training nor any choice has see
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice, repeat
+from itertools import groupby, islice, product, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.outcomes import Key, Outcomes
+from benchmarks.models import told
+from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, average, intervals_over, proportion
 from heta_lens.data.recall import WORDINGS, Story, Stretch, stories
 from heta_lens.methods.heta import diagnostics
@@ -58,29 +59,21 @@ class Answered(NamedTuple):
     tokens: int
     right: bool
     moved: bool
-    guessed: Sequence[float]
-    """The chance of a right guess among all facts, those of the owner, and those of the thing."""
+    guessed: Sequence[float]  # the chance of a right guess among all facts, those of the owner, and those of the thing
 
 
-def by_kind(kinds: Iterable[str]) -> list[Key]:
-    return [(kind,) for kind in kinds]
-
-
-def answered_of(model: Any, counts: Mapping[str, int], kinds: Mapping[str, Any], key: Key) -> list[Answered]:
-    kind = str(key[0])
+def answered_of(model: Any, counts: Mapping[str, int], kinds: Mapping[str, Any], kind: str) -> list[Answered]:
     prompts = list(islice(stories("test", **kinds[kind]), counts[kind]))
     right, moved = (
         [word == one.answer for word, one in zip(said(model, some), some, strict=True)]
         for some in (prompts, [story.counterfactual for story in prompts])
     )
     return [
-        Answered(story.template, 1 + len(story.tokens), answered, follows, chances(story))
-        for story, answered, follows in zip(prompts, right, moved, strict=True)
+        Answered(
+            story.template, 1 + len(story.tokens), true, follows, [guess(story, by) for by in ((), ("who",), ("what",))]
+        )
+        for story, true, follows in zip(prompts, right, moved, strict=True)
     ]
-
-
-def chances(story: Story) -> list[float]:
-    return [guess(story, by) for by in ((), ("who",), ("what",))]
 
 
 def guess(story: Story, by: tuple[str, ...]) -> float:
@@ -93,7 +86,6 @@ def guess(story: Story, by: tuple[str, ...]) -> float:
 
 @torch.no_grad()
 def said(model: Any, prompts: Sequence[Story]) -> list[str]:
-    """Return the most likely token after each prompt."""
     words: list[str] = []
     for some in (prompts[start : start + BATCH] for start in range(0, len(prompts), BATCH)):
         ids = [model.to_tokens(story.text)[0] for story in some]
@@ -102,61 +94,56 @@ def said(model: Any, prompts: Sequence[Story]) -> list[str]:
     return words
 
 
+MOVED = "of these, moved with the evidence"
+
+
+def answered(name: str, kinds: Iterable[str]) -> tuple[dict[str, list[Answered]], int]:
+    """Return the answers of each kind, and the number of kinds without outcomes."""
+    outcomes, missing = Outcomes(name).of(product(kinds))
+    return {kind: [Answered(*one) for one in prompts] for (kind,), prompts in outcomes.items()}, missing
+
+
+def over_templates(of: Mapping[str, Sequence[Answered]]) -> str:
+    return intervals_over([one.template for one in prompts] for prompts in of.values())
+
+
 def answers() -> Table:
-    outcomes, missing = Outcomes("demo_answers").of(by_kind(KINDS))
-    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in outcomes.items()}
-    columns = ["prompts", "tokens", "answered", "of these, moved with the evidence"]
-    columns += ["chance", "knowing the owner", "knowing the thing"]
-    note = intervals_over([one.template for one in prompts] for prompts in of.values())
-    rows = [answers_row(kind, prompts) for kind, prompts in of.items()]
-    return Table(f"Answers, {ANSWERED} prompts of each kind", columns, rows, missing, note)
-
-
-def answers_row(kind: str, prompts: Sequence[Answered]) -> list[str]:
-    guessed = [f"{share:.0%}" for share in np.mean([one.guessed for one in prompts], axis=0)]
-    return [kind, f"{np.mean([one.tokens for one in prompts]):.0f}", *rates(prompts), *guessed]
+    of, missing = answered("demo_answers", KINDS)
+    columns = ["prompts", "tokens", "answered", MOVED, "chance", "knowing the owner", "knowing the thing"]
+    rows = []
+    for kind, prompts in of.items():
+        guessed = [f"{share:.0%}" for share in np.mean([one.guessed for one in prompts], axis=0)]
+        rows.append([kind, f"{np.mean([one.tokens for one in prompts]):.0f}", *rates(prompts), *guessed])
+    return Table(f"Answers, {ANSWERED} prompts of each kind", columns, rows, missing, over_templates(of))
 
 
 def wordings() -> list[Table]:
     """Return tables of answers in wordings outside the training: by kind, and by template of one hop."""
-    outcomes, missing = Outcomes("demo_wordings").of(by_kind(IN_OTHER_WORDS))
-    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in outcomes.items()}
-    columns = [
-        "prompts",
-        "number",
-        "templates",
-        "answered",
-        "of these, moved with the evidence",
-        "least answered template",
-    ]
-    note = intervals_over([one.template for one in prompts] for prompts in of.values())
-    rows = [wordings_row(kind, prompts) for kind, prompts in of.items()]
-    kinds = Table("Answers in wordings it was not trained on", columns, rows, missing, note)
+    of, missing = answered("demo_wordings", IN_OTHER_WORDS)
+    rows = []
+    for kind, prompts in of.items():
+        each = by_template(prompts)
+        least = min(float(np.mean([one.right for one in some])) for some in each.values())
+        rows.append([kind, str(len(prompts)), str(len(each)), *rates(prompts), f"{least:.0%}"])
+    columns = ["prompts", "number", "templates", "answered", MOVED, "least answered template"]
+    kinds = Table("Answers in wordings it was not trained on", columns, rows, missing, over_templates(of))
     each = by_template(of.get("one hop", []))
     rows = [[template, str(len(prompts)), *rates(prompts)] for template, prompts in each.items()]
-    columns = ["question / evidence", "prompts", "answered", "of these, moved with the evidence"]
+    columns = ["question / evidence", "prompts", "answered", MOVED]
     note = "95 % intervals over the prompts of one template."
     return [kinds, Table("Answers in each of these wordings, one hop", columns, rows, missing, note)]
 
 
-def wordings_row(kind: str, prompts: Sequence[Answered]) -> list[str]:
-    each = by_template(prompts)
-    least = min(float(np.mean([one.right for one in some])) for some in each.values())
-    return [kind, str(len(prompts)), str(len(each)), *rates(prompts), f"{least:.0%}"]
-
-
-def by_template(prompts: Sequence[Answered]) -> dict[str, list[Answered]]:
-    each: dict[str, list[Answered]] = {}
-    for one in prompts:
-        each.setdefault(one.template, []).append(one)
-    return dict(sorted(each.items()))
+def by_template(prompts: Iterable[Answered]) -> dict[str, list[Answered]]:
+    ordered = sorted(prompts, key=lambda one: one.template)
+    return {template: [*some] for template, some in groupby(ordered, key=lambda one: one.template)}
 
 
 def rates(prompts: Sequence[Answered]) -> list[str]:
     """Return the share of right answers, and the share of right answers that moved with the evidence."""
     right = [one for one in prompts if one.right]
-    answered = proportion([one.right for one in prompts], [one.template for one in prompts], 1)
-    return [answered, proportion([one.moved for one in right], [one.template for one in right], 1)]
+    all_right = proportion([one.right for one in prompts], [one.template for one in prompts], 1)
+    return [all_right, proportion([one.moved for one in right], [one.template for one in right], 1)]
 
 
 EACH = 100  # prompts of each kind
@@ -168,12 +155,7 @@ EXPLAINED: dict[str, dict[str, Any]] = {
 }
 
 
-def explained_keys() -> list[Key]:
-    return [(kind, at) for kind in EXPLAINED for at in range(EACH)]
-
-
 def explained_prompts() -> dict[str, list[Story]]:
-    """Return the prompts that are masked and explained, by kind."""
     some = {kind: stories("test", **options) for kind, options in EXPLAINED.items()}
     return {
         kind: list(islice((one for one in prompts if one.answer != " false"), EACH)) for kind, prompts in some.items()
@@ -190,7 +172,7 @@ class Drops(NamedTuple):
 
 def masked(model: Any, story: Story) -> list[Drops]:
     """Return the drops for each sentence of the evidence, while the second sentence of two stays untouched."""
-    prediction = _prediction(model, story)
+    prediction = told(model, story)
     evidence = _positions(story.evidence)
     drops = []
     for stretch in story.evidence:
@@ -207,31 +189,23 @@ def masked(model: Any, story: Story) -> list[Drops]:
 
 
 def masking() -> Table:
-    """Return the table of drops without a sentence of the evidence, and without stretches as long."""
-    outcomes, missing = Outcomes("demo_masking").of(explained_keys())
-    rows, templates = [], []
-    for kind in EXPLAINED:
-        prompts = [one for (name, _), one in outcomes.items() if name == kind]
-        if prompts:
-            rows += masking_rows(kind, prompts)
-            templates.append([one["template"] for one in prompts])
+    outcomes, missing = Outcomes("demo_masking").of(product(EXPLAINED, range(EACH)))
+    rows, clusters = list[list[str]](), list[list[str]]()
+    for kind, some in groupby(outcomes, key=lambda key: key[0]):
+        prompts = [outcomes[key] for key in some]
+        drops = [[Drops(*hop) for hop in one["drops"]] for one in prompts]
+        templates = [one["template"] for one in prompts]
+        names = ["the evidence"] if len(drops[0]) == 1 else ["the evidence's first hop", "the evidence's second hop"]
+        for name, hops in zip(names, zip(*drops, strict=True), strict=True):
+            most = proportion([hop.evidence > max(hop.story) for hop in hops], templates)
+            rows.append([kind, name, *_quantiles(hop.evidence for hop in hops), most])
+        for name in ("story", "question"):
+            values = [value for one in drops for hop in one for value in getattr(hop, name)]
+            rows.append([kind, f"other stretches of the {name}", *_quantiles(values), ""])
+        clusters.append(templates)
     columns = ["prompts", "masked", "5 %", "25 %", "median", "75 %", "95 %", "drops more than all others of the story"]
     title = f"Drop of log p(answer) in nats when a stretch is masked, {EACH} prompts of each kind"
-    return Table(title, columns, rows, missing, intervals_over(templates) if rows else "")
-
-
-def masking_rows(kind: str, prompts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    drops = [[Drops(*hop) for hop in one["drops"]] for one in prompts]
-    templates = [one["template"] for one in prompts]
-    names = ["the evidence"] if len(drops[0]) == 1 else ["the evidence's first hop", "the evidence's second hop"]
-    rows = []
-    for name, hops in zip(names, zip(*drops, strict=True), strict=True):
-        most = proportion([hop.evidence > max(hop.story) for hop in hops], templates)
-        rows.append([kind, name, *_quantiles(hop.evidence for hop in hops), most])
-    for name in ("story", "question"):
-        values = [value for one in drops for hop in one for value in getattr(hop, name)]
-        rows.append([kind, f"other stretches of the {name}", *_quantiles(values), ""])
-    return rows
+    return Table(title, columns, rows, missing, intervals_over(clusters))
 
 
 def _quantiles(values: Iterable[float]) -> list[str]:
@@ -246,17 +220,6 @@ class Evaluated(NamedTuple):
     f1: float
 
 
-def scored(model: Any, story: Story) -> dict[str, Tensor]:
-    heta = heta_lens.Heta(progress=False)(_prediction(model, story))
-    parts = {f"{name} alone": part for name, part in heta.parts.items()}
-    return {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"], **parts}
-
-
-def random_scores(prompts: Sequence[Story]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.rand(1 + len(story.tokens), generator=generator) for story in prompts]
-
-
 def verdict(scores: Tensor, story: Story) -> Evaluated:
     """Evaluate scores on all tokens but the first, which collects attention with nowhere to go."""
     scores = scores.clone()
@@ -268,8 +231,7 @@ def verdict(scores: Tensor, story: Story) -> Evaluated:
 
 
 def attributions(kind: str) -> Table:
-    keys = [key for key in explained_keys() if key[0] == kind]
-    outcomes, missing = Outcomes("demo_attributions").of(keys)
+    outcomes, missing = Outcomes("demo_attributions").of(product([kind], range(EACH)))
     templates = [one["template"] for one in outcomes.values()]
     names = next(iter(outcomes.values()))["scores"] if outcomes else []
     rows = []
@@ -281,37 +243,35 @@ def attributions(kind: str) -> Table:
     return Table(title, columns, rows, missing, intervals_over([templates]))
 
 
-def _prediction(model: Any, story: Story) -> heta_lens.Prediction:
-    ids = model.to_tokens(story.text)
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    return heta_lens.Prediction.from_cache(cache, story.answer, tokens=ids)
-
-
 def _positions(stretches: Iterable[Stretch]) -> set[int]:
     return {at for stretch in stretches for at in stretch.tokens}
 
 
 def run() -> None:
-    """Measure answers, masking and attributions."""
     loaded = heta_lens.load_demo_model()
     counts = dict.fromkeys(KINDS, ANSWERED)
-    Outcomes("demo_answers").measure(by_kind(KINDS), partial(answered_of, loaded, counts, KINDS))
+    Outcomes("demo_answers").measure(product(KINDS), partial(answered_of, loaded, counts, KINDS))
     counts = {kind: len(WORDINGS) * each for kind, each in REWORDED.items()}
-    Outcomes("demo_wordings").measure(by_kind(IN_OTHER_WORDS), partial(answered_of, loaded, counts, IN_OTHER_WORDS))
+    Outcomes("demo_wordings").measure(product(IN_OTHER_WORDS), partial(answered_of, loaded, counts, IN_OTHER_WORDS))
     prompts = explained_prompts()
-    random = {kind: random_scores(some) for kind, some in prompts.items()}
+    random: dict[str, list[Tensor]] = {}
+    for kind, some in prompts.items():
+        generator = torch.Generator().manual_seed(0)
+        random[kind] = [torch.rand(1 + len(story.tokens), generator=generator) for story in some]
 
-    def drops(key: Key) -> dict[str, Any]:
-        story = prompts[str(key[0])][int(key[1])]
+    def drops(kind: str, at: int) -> dict[str, Any]:
+        story = prompts[kind][at]
         return {"template": story.template, "drops": masked(loaded, story)}
 
-    def verdicts(key: Key) -> dict[str, Any]:
-        story = prompts[str(key[0])][int(key[1])]
-        scores = {**scored(loaded, story), "random": random[str(key[0])][int(key[1])]}
+    def verdicts(kind: str, at: int) -> dict[str, Any]:
+        story = prompts[kind][at]
+        heta = heta_lens.Heta(progress=False)(told(loaded, story))
+        scores = {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"]}
+        scores |= {f"{name} alone": part for name, part in heta.parts.items()} | {"random": random[kind][at]}
         return {"template": story.template, "scores": {name: verdict(one, story) for name, one in scores.items()}}
 
-    Outcomes("demo_masking").measure(explained_keys(), drops)
-    Outcomes("demo_attributions").measure(explained_keys(), verdicts)
+    Outcomes("demo_masking").measure(product(EXPLAINED, range(EACH)), drops)
+    Outcomes("demo_attributions").measure(product(EXPLAINED, range(EACH)), verdicts)
 
 
 def write() -> None:

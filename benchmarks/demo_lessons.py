@@ -40,33 +40,23 @@ class Lesson:
     questions: tuple[str, ...]
     count: tuple[int, int] = (2, 8)
     rivals: tuple[int, int] = (0, 3)
-    one_owner: float = 0.0
-    """The share of stories in which one owner has everything, so that only the thing decides."""
-    things: tuple[str, str] | None = None
-    """The shapes of facts and questions about things, if different."""
-    rooms: float = 0.0
-    """The share of stories with rooms, and of questions about rooms in these stories."""
-    asks_room: bool = False
-    """Facts are of places and their rooms alone."""
-    located: float = 0.0
-    """The share of questions about rooms that name the place."""
-    claims: float = 0.0
-    """The share of questions that are claims."""
+    one_owner: float = 0.0  # the share of stories in which one owner has everything, so that only the thing decides
+    things: tuple[str, str] | None = None  # the shapes of facts and questions about things, if different
+    rooms: float = 0.0  # the share of stories with rooms, and of questions about rooms in these stories
+    asks_room: bool = False  # facts are of places and their rooms alone
+    located: float = 0.0  # the share of questions about rooms that name the place
+    claims: float = 0.0  # the share of questions that are claims
     filler: tuple[int, int] = (0, 0)
-    asked: int = 8
-    """Questions a story."""
-    tokens: int = 1500
-    """Tokens a step, about."""
-    enough: float = 0.93
-    """The running share of right answers that passes the lesson."""
+    asked: int = 8  # questions a story
+    tokens: int = 1500  # tokens a step, about
+    enough: float = 0.93  # the running share of right answers that passes the lesson
 
 
 @dataclass(frozen=True)
 class Question:
     pieces: list[str]
     answer: str
-    place: str
-    """The place of the thing, which must be found on the way to any answer."""
+    place: str  # the place of the thing, which must be found on the way to any answer
 
 
 @dataclass(frozen=True)

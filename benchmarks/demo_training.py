@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
@@ -36,29 +36,29 @@ WORD_LISTS = ["NAMES", "OBJECTS", "PLACES", "ROOMS", "VERBS", "MOODS", "TIMES", 
 def vocabulary() -> dict[str, int]:
     """Return the id of every token: special tokens, punctuation, and words with a blank before them."""
     shaped = {word for shape in recall.SHAPES for word in shape.split() if not word.startswith("{")}
-    words = (
-        {word for name in WORD_LISTS for word in getattr(recall, name)}
-        | shaped - set(PUNCTUATION)
-        | set(TRUTH.values())
-    )
+    listed = {word for name in WORD_LISTS for word in getattr(recall, name)}
+    words = listed | shaped - {*PUNCTUATION} | {*TRUTH.values()}
     tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(words))]
     return {token: index for index, token in enumerate(tokens)}
 
 
-def write_tokenizer(folder: Path) -> None:
-    tokenizer = Tokenizer(tokenizer_models.WordLevel(vocabulary(), unk_token=SPECIAL["unk_token"]))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Prepend(" ")]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+|[^\w\s]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", vocabulary()["<bos>"])]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, model_max_length=1024, **SPECIAL
-    )
-    fast.save_pretrained(folder)
+def word_tokenizer(
+    known: dict[str, int], length: int, normalizer: Any = None, **shapes: str
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose tokens are words with a blank before them, which begins texts by the ``shapes``."""
+    words = Tokenizer(tokenizer_models.WordLevel(known, unk_token=SPECIAL["unk_token"]))
+    if normalizer is not None:
+        words.normalizer = normalizer
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+|[^\w\s]"), "isolated")
+    words.decoder = decoders.Fuse()
+    words.post_processor = processors.TemplateProcessing(**shapes, special_tokens=[("<bos>", known["<bos>"])])
+    how: dict[str, Any] = {"clean_up_tokenization_spaces": False, "model_max_length": length}
+    return PreTrainedTokenizerFast(tokenizer_object=words, **how, **SPECIAL)
+
+
+def demo_tokenizer() -> PreTrainedTokenizerFast:
+    blanks = [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Prepend(" ")]
+    return word_tokenizer(vocabulary(), 1024, normalizers.Sequence(blanks), single="<bos> $A", pair="<bos> $A $B")
 
 
 STEPS = 6_000
@@ -74,35 +74,24 @@ KEEP = 200  # steps between two checkpoints
 
 class Batch(NamedTuple):
     ids: Int[Tensor, "page pos"]
-    following: Int[Tensor, "page pos"]
-    """The next token; -1 where nothing is to be learnt."""
-    part: Int[Tensor, "page pos"]
-    """0 in the story, 1, 2 … in its questions, -1 in padding."""
-    places: Int[Tensor, "page pos"]
-    """The position given to the model: every question follows the story."""
+    following: Int[Tensor, "page pos"]  # the next token; -1 where nothing is to be learnt
+    part: Int[Tensor, "page pos"]  # 0 in the story, 1, 2 … in its questions, -1 in padding
+    places: Int[Tensor, "page pos"]  # the position given to the model: every question follows the story
     answers: Bool[Tensor, "page pos"]
-    found: Int[Tensor, "page pos"]
-    """The place that must be found on the way to an answer; -1 elsewhere."""
+    found: Int[Tensor, "page pos"]  # the place that must be found on the way to an answer; -1 elsewhere
 
     @property
     def mask(self) -> Bool[Tensor, "page 1 pos pos"]:
-        return visible(self.part)
-
-
-def visible(part: Int[Tensor, "page pos"]) -> Bool[Tensor, "page 1 pos pos"]:
-    """Return the mask in which a question (1, 2 …) sees the story (0) and itself."""
-    seen = (part[:, None, :] == 0) | (part[:, :, None] == part[:, None, :])
-    return (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
+        """The mask in which a question sees the story and itself."""
+        seen = (self.part[:, None, :] == 0) | (self.part[:, :, None] == self.part[:, None, :])
+        return (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
 
 
 @dataclass
 class Progressed:
-    """The state of the training."""
-
     step: int = 0
     lesson: int = 0
-    since: int = 0
-    """Steps of the newest lesson."""
+    since: int = 0  # steps of the newest lesson
     accuracy: dict[str, float] = field(default_factory=dict)
 
 
@@ -115,10 +104,10 @@ def main(
     torch.manual_seed(seed)
     model = untrained()
     optimizers = optimizers_of(model)
-    at = Progressed()
+    at, training = Progressed(), {"steps": steps, "seed": seed, "lessons": repr(LESSONS)}
     if checkpoint.exists():
         kept = torch.load(checkpoint)
-        if (kept["steps"], kept["seed"], kept["lessons"]) != (steps, seed, repr(LESSONS)):
+        if any(kept[name] != value for name, value in training.items()):
             other = f"{kept['steps']} steps, seed {kept['seed']}, lessons of its own"
             raise SystemExit(f"{checkpoint} holds another training ({other}): remove it, or name another --checkpoint")
         model.load_state_dict(kept["model"])
@@ -134,35 +123,24 @@ def main(
             if passed(at, name, accuracy):
                 bar.console.print(f"step {at.step}: {name!r} is learnt")
             if at.step % KEEP == 0:
-                state = {
-                    "steps": steps,
-                    "seed": seed,
-                    "lessons": repr(LESSONS),
-                    "at": asdict(at),
-                    "model": model.state_dict(),
-                }
+                state = training | {"at": asdict(at), "model": model.state_dict()}
                 new = checkpoint.with_suffix(".new")
                 torch.save(state | {"optimizers": [one.state_dict() for one in optimizers]}, new)
                 new.replace(checkpoint)
-    write(model, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    demo_tokenizer().save_pretrained(folder)
+    model.eval().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 def untrained() -> LlamaForCausalLM:
     known = vocabulary()
     config = LlamaConfig(
-        vocab_size=len(known),
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
+        vocab_size=len(known), hidden_size=128, intermediate_size=352, num_hidden_layers=6, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=1024, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
-        tie_word_embeddings=True,
-        bos_token_id=known["<bos>"],
-        eos_token_id=known["<eos>"],
-        pad_token_id=known["<pad>"],
-    )
+        bos_token_id=known["<bos>"], eos_token_id=known["<eos>"], pad_token_id=known["<pad>"],
+    )  # fmt: skip
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         # A direction that all tokens share lets a head look a fixed way back, which a Llama without biases cannot
@@ -190,13 +168,17 @@ def practise(
     while sum(map(len, pages)) < LESSONS[name].tokens:
         pages.append(page(draw, LESSONS[name]))
     right = learn(model, batch_of(pages))
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate(at.step, steps)
-        optimizer.step()
-        optimizer.zero_grad()
+    take_step(optimizers, RATE * min(1.0, (at.step + 1) / WARM, (steps - at.step) / (COOL * steps)))
     at.step += 1
     return name, right
+
+
+def take_step(optimizers: Sequence[torch.optim.Optimizer], rate: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def learn(model: LlamaForCausalLM, batch: Batch) -> float:
@@ -236,10 +218,6 @@ def passed(at: Progressed, name: str, accuracy: float) -> bool:
     return True
 
 
-def rate(step: int, steps: int) -> float:
-    return RATE * min(1.0, (step + 1) / WARM, (steps - step) / (COOL * steps))
-
-
 def batch_of(pages: Sequence[Page]) -> Batch:
     return padded([_row(one, vocabulary()) for one in pages])
 
@@ -268,13 +246,6 @@ def _row(one: Page, known: dict[str, int]) -> list[Tensor]:
         answers += read
         place_tokens += [known[question.place] if here else -1 for here in read]
     return [torch.tensor(column) for column in (ids, following, part, places, answers, place_tokens)]
-
-
-def write(model: LlamaForCausalLM, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(folder)
-    model.eval().save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

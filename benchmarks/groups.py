@@ -17,10 +17,10 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks import pages, pareto
-from benchmarks.models import MODELS, SIZES, available, prompt, random_model
+from benchmarks.models import MODELS, SIZES, available, predicted, prompt, random_model
 from benchmarks.pages import Table, average
 from benchmarks.pareto import combined, scored
-from benchmarks.speed_parts import spread
+from benchmarks.speed import spread
 from heta_lens._util.numerics import student_t
 from heta_lens._util.python import versions
 
@@ -39,32 +39,25 @@ GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
 
 
 def write() -> None:
-    used = f"Measured with {', '.join(map(' '.join, versions().items()))}."
     cases = [*predictions(LENGTH)]
     tables = [
-        Table(ERRORS, ERROR_COLUMNS, rows(error_rows, cases), note=f"{ERROR_NOTE} {used}"),
-        Table(CORRECTION, CORRECTION_COLUMNS, rows(correction_rows, suites()), note=f"{CORRECTION_NOTE} {used}"),
-        Table(INTERVALS, INTERVAL_COLUMNS, rows(interval_rows, predictions(SHORTER)), note=f"{INTERVAL_NOTE} {used}"),
-        Table(PAIRS, PAIR_COLUMNS, rows(pair_rows, cases), note=f"{PAIR_NOTE} {used}"),
+        table("Error at equal numbers of HVPs", ERROR_COLUMNS, ERROR_NOTE, error_rows, cases),
+        table("Cross-talk taken out, or left in", CORRECTION_COLUMNS, CORRECTION_NOTE, correction_rows, suites()),
+        table("Intervals", INTERVAL_COLUMNS, INTERVAL_NOTE, interval_rows, predictions(SHORTER)),
+        table("Pairs of tokens", PAIR_COLUMNS, PAIR_NOTE, pair_rows, cases),
     ]
     pages.write("groups", tables)
 
 
-def rows(rows_of: Any, cases: Iterable[tuple[str, Any]]) -> list[list[str]]:
-    return [row for name, case in track([*cases], rows_of.__name__) for row in rows_of(name, case)]
+def table(title: str, columns: list[str], note: str, rows_of: Any, cases: Iterable[tuple[str, Any]]) -> Table:
+    rows = [row for name, case in track([*cases], rows_of.__name__) for row in rows_of(name, case)]
+    return Table(title, columns, rows, note=f"{note} Measured with {', '.join(map(' '.join, versions().items()))}.")
 
 
 def predictions(length: int) -> Iterator[tuple[str, Any]]:
-    """Yield models by name, each with a prediction."""
     for name in available(NAMES):
         model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
-        ids = prompt(name, model, length)
-        _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-        yield name, heta_lens.Prediction.from_cache(cache, tokens=ids)
-
-
-def found(prediction: Any, **options: Any) -> heta_lens.Attribution:
-    return scored(prediction, options)
+        yield name, predicted(model, prompt(name, model, length))
 
 
 def shares(whole: heta_lens.Attribution, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
@@ -80,7 +73,6 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
 
 
 # ------------------------------------------------------------------------------------------------ equal numbers of HVPs
-ERRORS = "Error at equal numbers of HVPs"
 ERROR_NOTE = f"""\
 {LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is before
 the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by chance)."""
@@ -88,13 +80,13 @@ ERROR_COLUMNS = ["model", "groups", "probes", "HVPs", "L1", "L1 before", "ΣS, %
 
 
 def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    expected = found(prediction, groups=None, probes=MANY, seed=SEED)
+    expected = scored(prediction, groups=None, probes=MANY, seed=SEED)
     curvature = expected.parts["curvature"]
     score = shares(expected, curvature)
     ways: list[tuple[int | None, int]] = [(None, probes) for probes in (2, 5, 10)]
     ways += [(groups, products // groups) for products, groups in product(PRODUCTS, GROUPS) if products // groups >= 2]
     for groups, probes in ways:
-        results = [found(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
+        results = [scored(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
         corrected = [result.parts["curvature"] for result in results]
         before = [result.parts["curvature"] + cross_talk(result) for result in results]
         l1 = [mean(float((shares(expected, one) - score).abs().sum()) for one in kind) for kind in (corrected, before)]
@@ -104,7 +96,6 @@ def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
 
 
 # ----------------------------------------------------------------------------------------------------------- cross-talk
-CORRECTION = "Cross-talk taken out, or left in"
 CORRECTION_NOTE = f"""\
 95 % intervals over templates.
 
@@ -126,16 +117,14 @@ def correction_rows(name: str, prompts: list[pareto.Prompt]) -> Iterator[list[st
 
 
 class Errors(NamedTuple):
-    """L1 of the score; the error of the curvature and of its sum, in percent of the sum."""
-
-    l1: float
-    curvature: float
-    total: float
+    l1: float  # of the score
+    curvature: float  # in percent of the sum
+    total: float  # of the sum, in percent
 
 
 def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
     """Return the errors with the cross-talk taken out, and left in."""
-    expected, one = found(prediction, **pareto.REFERENCE), found(prediction)
+    expected, one = scored(prediction, **pareto.REFERENCE), scored(prediction)
     curvature, own = expected.parts["curvature"], one.parts["curvature"]
 
     def errors(kind: Tensor) -> Errors:
@@ -147,7 +136,6 @@ def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
 
 
 # ------------------------------------------------------------------------------------------------------------ intervals
-INTERVALS = "Intervals"
 INTERVAL_NOTE = f"""\
 {SHORTER} tokens; how often the 95 % intervals of scores hold the mean of {MORE} probes of every token alone in
 {REPEATS} seeds, over all tokens and of the worst; the median half-width; how much of the curvature that
@@ -158,10 +146,10 @@ INTERVAL_COLUMNS = [
 
 
 def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    curvature = found(prediction, groups=None, probes=MORE, seed=SEED).parts["curvature"]
+    curvature = scored(prediction, groups=None, probes=MORE, seed=SEED).parts["curvature"]
     held, widths, talk = list[Tensor](), list[float](), list[float]()
     for seed in range(REPEATS):
-        one = found(prediction, seed=seed)
+        one = scored(prediction, seed=seed)
         expected, (low, high) = combined(one, curvature), one.interval()
         held.append((low <= expected) & (expected <= high))
         widths.append(float(((high - low) / 2 / one.scores).nanmedian()))
@@ -173,7 +161,6 @@ def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- pairs
-PAIRS = "Pairs of tokens"
 PAIR_NOTE = f"""\
 The mean relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the
 error of all, relative to their sum; how often ± t standard errors (t of 10 samples) hold."""
@@ -181,17 +168,14 @@ PAIR_COLUMNS = [*("model", "groups", "HVPs", "error of the 20 largest, %", "of t
 
 
 def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    pairs = partial(found, prediction, interactions=True, gamma=0)
+    pairs = partial(scored, prediction, interactions=True, gamma=0)
     upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
 
-    def sizes_of(result: Any) -> Tensor:
-        return result.interactions[upper]
-
-    expected = sizes_of(pairs(groups=None, probes=MANY, seed=SEED))
+    expected = pairs(groups=None, probes=MANY, seed=SEED).interactions[upper]
     largest = expected.argsort(descending=True)[:LARGEST]
     for groups in (None, 16, 32):
         results = [pairs(groups=groups, seed=seed) for seed in range(SEEDS)]
-        sizes = torch.stack([sizes_of(result) for result in results])
+        sizes = torch.stack([result.interactions[upper] for result in results])
         errors = torch.stack([result.standard_errors["interactions"][upper] for result in results])  # type: ignore[index]
         off = (sizes - expected).abs()
         held = off <= student_t(torch.tensor([results[0].options["probes"]])) * errors

@@ -51,24 +51,22 @@ def evaluated(case: Case, scores: Float[Tensor, "row pos"]) -> dict[str, Any]:
 
 def effects_of(case: Case) -> Float[np.ndarray, "reference pos"]:
     prediction, middle = case.prediction, case.prediction.adapter.layers // 2
-    ways = {
-        "edge": effects(prediction),
-        "input": effects(prediction, how="input", mask="mean"),
-        "residual": effects(prediction, how="resid_patch", layer=middle),
-        "counterfactual": effects(prediction, how="input", reference=case.other),
-    }
-    return np.stack([ways[reference].cpu().double().numpy() for reference in REFERENCES])
+    ways = [  # in the order of the references
+        effects(prediction),
+        effects(prediction, how="input", mask="mean"),
+        effects(prediction, how="resid_patch", layer=middle),
+        effects(prediction, how="input", reference=case.other),
+    ]
+    return torch.stack(ways).cpu().double().numpy()
 
 
 def measures(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarray, "candidate measure"]:
     """Return the ten measures of each candidate, on the tokens that are not special."""
     places, scores = ordinary(case.prediction), scores.cpu().double()
     moved = effects_of(case)
-    first = [highest(row, TOP, places) for row in scores]
-    strongest = np.array([moved[:, some].mean(1) for some in first])
-    return np.concatenate(
-        [correlations(scores.numpy()[:, places], moved[:, places]), strongest, areas(case, scores)], 1
-    )
+    strongest = np.array([moved[:, highest(row, TOP, places)].mean(1) for row in scores])
+    agreed = correlations(scores.numpy()[:, places], moved[:, places])
+    return np.concatenate([agreed, strongest, areas(case, scores)], 1)
 
 
 def correlations(
@@ -87,15 +85,18 @@ def areas(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarra
     gone = torch.stack([rows(row, places, counts) for row in scores])
     distinct, which = torch.unique(gone.flatten(0, 2), dim=0, return_inverse=True)
     batches = prediction.prompt.batches("auto", len(prediction))
-    read = partial(prediction.read, scale="prob")
     with prediction.running():
         likelihoods = [
             ablated(prediction, ~distinct, prediction.mask_vector("zero"), "prob", batches),
-            removed(prediction, ~distinct, read, batches),
+            removed(prediction, ~distinct, partial(prediction.read, scale="prob"), batches),
         ]
-    values = [likelihood.cpu().double()[which].reshape(gone.shape[:3]) for likelihood in likelihoods]
-    area = partial(_area, shares)
-    return np.array([[area(one[candidate]) for one in values] for candidate in range(len(scores))])
+    both = torch.stack(likelihoods, -1).cpu().double()[which].reshape(*gone.shape[:3], 2)
+
+    def area(values: Float[Tensor, "order share"]) -> float:
+        morf, lerf = (Curve(tuple(shares), tuple(row.tolist())) for row in values)
+        return abpc(morf, lerf)
+
+    return np.array([[area(values) for values in candidate.unbind(-1)] for candidate in both])
 
 
 def rows(scores: Float[Tensor, "pos"], places: Sequence[int], counts: Sequence[int]) -> Bool[Tensor, "order share pos"]:
@@ -106,8 +107,3 @@ def rows(scores: Float[Tensor, "pos"], places: Sequence[int], counts: Sequence[i
         for share, count in enumerate(counts):
             gone[order, share, by_score[:count]] = True
     return gone
-
-
-def _area(shares: Sequence[float], values: Float[Tensor, "order share"]) -> float:
-    morf, lerf = (Curve(tuple(shares), tuple(row.tolist())) for row in values)
-    return abpc(morf, lerf)

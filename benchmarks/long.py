@@ -13,7 +13,7 @@ import heta_lens
 from benchmarks import pages
 from benchmarks.models import MODELS, prompt
 from benchmarks.pages import Table, number
-from benchmarks.speed_parts import Case, Plan, exact_i, grouped_s
+from benchmarks.speed import Case, Plan, exact_i, grouped_s
 from heta_lens.methods.heta.windows import spans_over, windows_of
 
 MODEL, LENGTH = "gpt2-like", 4096

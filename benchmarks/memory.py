@@ -25,14 +25,9 @@ from heta_lens.model.loading import DEMO
 TOKENS = 16
 OPTIONS: dict[str, Any] = {"probes": 1, "groups": 2, "batch": 1}
 CONFIG = LlamaConfig(
-    hidden_size=2048,
-    intermediate_size=5632,
-    num_hidden_layers=22,
-    num_attention_heads=32,
-    num_key_value_heads=4,
-    vocab_size=32_000,
-    dtype="bfloat16",
-)
+    hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4,
+    vocab_size=32_000, dtype="bfloat16",
+)  # fmt: skip
 COLUMNS = ["how", "cache", "predicted, GiB", "measured, GiB", "predicted / measured"]
 GIB = 2**30
 
@@ -61,13 +56,6 @@ def _most() -> int:
     return int(line.split()[1]) * 1024
 
 
-def save_model(folder: str) -> None:
-    torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(CONFIG)
-    model.bfloat16().save_pretrained(folder)
-    AutoTokenizer.from_pretrained(DEMO).save_pretrained(folder)
-
-
 def compared(measured: int, lean: bool) -> list[str]:
     """Return the cells of prediction and measurement; a full cache has no prediction."""
     if not lean:
@@ -79,7 +67,10 @@ def compared(measured: int, lean: bool) -> list[str]:
 def write() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder)
+        torch.manual_seed(0)
+        model: Any = LlamaForCausalLM(CONFIG)
+        model.bfloat16().save_pretrained(folder)
+        AutoTokenizer.from_pretrained(DEMO).save_pretrained(folder)
         for name, (_, lean) in WAYS.items():
             command = [sys.executable, "-m", "benchmarks.memory", name, folder]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -7,7 +7,6 @@ nor by position.
 import random
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from statistics import mean
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ import heta_lens
 from benchmarks import pages
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table
-from benchmarks.prompts import FAMILIES, Case
+from benchmarks.prompts import Case, measure_family
 from benchmarks.results import FOLDER, PARTS, REFERENCES
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.report.results import Measure, MetricResults, metrics_of
@@ -44,22 +43,16 @@ class Worth(NamedTuple):
     methods: int
     evidence: float
     interventions: float
-    random_place: int
-    """The rank among the methods, 1 for the best."""
+    random_place: int  # the rank among the methods, 1 for the best
     recency_place: int
-    halves: float
-    """Between two halves of the templates."""
-    ties: float
-    """The share of prompts on which two methods have the same value."""
+    halves: float  # between two halves of the templates
+    ties: float  # the share of prompts on which two methods have the same value
 
     @property
     def sound(self) -> bool:
-        deceived = self.random_place <= LATE * self.methods or self.positional or self.ties > OFTEN
+        positional = self.recency_place <= (1 - LATE) * self.methods
+        deceived = self.random_place <= LATE * self.methods or positional or self.ties > OFTEN
         return self.interventions > AGREES and self.halves > STABLE and not deceived
-
-    @property
-    def positional(self) -> bool:
-        return self.recency_place <= (1 - LATE) * self.methods
 
 
 class Values(NamedTuple):
@@ -81,14 +74,13 @@ class Values(NamedTuple):
 # ------------------------------------------------------------------------------------------------ from kept values
 def worths(part: str) -> list[Worth]:
     """Return the worth of all metrics of a part of docs/results.md."""
-    folder = FOLDER / part
-    with reading(folder) as database:
+    with reading(FOLDER / part) as database:
         run, records = database.run, database.records()
     methods = [name for name in run["methods"] if not name.startswith("heta ")]
     by_method = {name: {one.instance: one for one in records if one.method == name} for name in methods}
     results = {
         name: Values.of(MetricResults(metric, by_method, len(by_method[methods[0]])))
-        for name, metric in metrics_of(folder, run).items()
+        for name, metric in metrics_of(FOLDER / part, run).items()
         if name not in REFERENCES
     }
     means = {name: goodness(values) for name, values in results.items()}
@@ -116,12 +108,11 @@ def worth(values: Values, means: Mapping[str, Float[np.ndarray, "method"]], meth
 
 def goodness(values: Values, kept: Bool[np.ndarray, "prompt"] | None = None) -> Float[np.ndarray, "method"]:
     """Return the goodness of each method on the kept prompts, NaN without a value."""
-    return np.array([_goodness(values.metric, rows if kept is None else rows[kept]) for rows in values.rows])
-
-
-def _goodness(metric: Measure, rows: Float[np.ndarray, "prompt term"]) -> float:
-    some = rows[np.isfinite(rows).all(1)]
-    return metric.goodness(float(metric.aggregated_by(some.mean(0)[None])[0])) if len(some) else np.nan
+    found, metric = [], values.metric
+    for rows in values.rows if kept is None else values.rows[:, kept]:
+        some = rows[np.isfinite(rows).all(1)]
+        found.append(metric.goodness(float(metric.aggregated_by(some.mean(0)[None])[0])) if len(some) else np.nan)
+    return np.array(found)
 
 
 def halves(values: Values, draw: random.Random) -> float:
@@ -149,11 +140,9 @@ def agreed(one: Float[np.ndarray, "method"], other: Float[np.ndarray, "method"])
 
 # ------------------------------------------------------------------------------------------------- with other seeds
 def run() -> None:
-    """Repeat the metrics that draw random numbers."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
-    cases = {case.id: case for case in islice(FAMILIES["recall"].cases("recall", "test", PROMPTS), PROMPTS)}
-    OUTCOMES.measure([(id,) for id in cases], lambda key: repeated(cases[str(key[0])]))
+    measure_family(OUTCOMES, "recall", "test", PROMPTS, repeated)
 
 
 def repeated(case: Case) -> dict[str, dict[str, list[float]]]:
@@ -196,23 +185,19 @@ COLUMNS = ["metric", "evidence", "interventions", "random", "recency", "halves",
 NOISE = """Metrics that draw random numbers, on {} recall stories, repeated with five seeds. *of means*: how much a
 method's mean over these prompts moves with the seed, as a share of how much the means of six methods differ; *of one
 prompt*: the same for a single value."""
-NOISE_COLUMNS = ["metric", "of means", "of one prompt"]
 
 
 def write() -> None:
-    tables = [part_table(part) for part in ("recall", "copied")]
     repeats = [*OUTCOMES.read().values()]
     rows = [[name, *(f"{share:.2f}" for share in noise(repeats, name))] for name in (repeats or [{}])[0]]
-    tables.append(
-        Table("The metrics' own noise", NOISE_COLUMNS, rows, PROMPTS - len(repeats), NOISE.format(len(repeats)))
-    )
-    pages.write("metrics_worth", tables)
+    note, missing = NOISE.format(len(repeats)), PROMPTS - len(repeats)
+    noises = Table("The metrics' own noise", ["metric", "of means", "of one prompt"], rows, missing, note)
+    pages.write("metrics_worth", [*map(part_table, ("recall", "copied")), noises])
 
 
 def part_table(part: str) -> Table:
     found = sorted(worths(part), key=lambda one: -np.nanmin([one.evidence, one.interventions]))
-    title = PARTS[part].title.capitalize()
-    return Table(title, COLUMNS, [*map(row, found)], note=f"{found[0].methods} methods.")
+    return Table(PARTS[part].title.capitalize(), COLUMNS, [*map(row, found)], note=f"{found[0].methods} methods.")
 
 
 def row(one: Worth) -> list[str]:

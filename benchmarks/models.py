@@ -1,4 +1,4 @@
-"""The models that are measured, and the prompts of the speed tables.
+"""The models that are measured, the prompts of the speed tables, and what many measurements share.
 
 The stories3M model does not come with this repository: it is a folder with a `load.py` at models/stories3M.
 """
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
-from heta_lens.data.recall import stories
+from heta_lens.data.recall import Story, stories
 
 STORIES3M = Path(__file__).parents[1] / "models" / "stories3M"
 TRAINED = Path(__file__).with_name("trained")
@@ -81,3 +82,26 @@ def prompt(name: str, model: Any, n: int) -> Int[Tensor, "1 pos"]:
         return torch.randint(model.cfg.d_vocab, (1, n), generator=torch.Generator().manual_seed(SEED))
     first = next(sequences)  # only the first sequence begins the text
     return torch.tensor([[*islice(chain(first, *(ids[1:] for ids in islice(sequences, n))), n)]])
+
+
+def predicted(model: Any, ids: Int[Tensor, "1 pos"], target: Any = None) -> heta_lens.Prediction:
+    """Return the prediction after a context; without a target, the model's own next token is explained."""
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    return heta_lens.Prediction.from_cache(cache, target, tokens=ids)
+
+
+def told(model: Any, story: Story) -> heta_lens.Prediction:
+    """Return the prediction of a story's answer."""
+    return predicted(model, model.to_tokens(story.text), story.answer)
+
+
+def counted_flops(run: Callable[[], Any]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return float(counter.get_total_flops())
+
+
+def shared_top(one: Tensor, other: Tensor) -> int:
+    """Return how many of the ten highest scores two attributions share."""
+    top, expected = ({*scores.topk(min(10, len(scores))).indices.tolist()} for scores in (one, other))
+    return len(top & expected)

@@ -1,7 +1,7 @@
 """Measured outcomes, one a line: an interrupted measurement resumes, and tables are written from the outcomes alone."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.progress import track
 
-Key: TypeAlias = tuple[str | int | float, ...]
+Key: TypeAlias = tuple[Any, ...]
 
 FOLDER = Path(__file__).with_name("measured")
 
@@ -32,17 +32,17 @@ class Outcomes:
         lines = (json.loads(line) for line in _whole(self.path.read_bytes()).decode().splitlines())
         return {tuple(line["key"]): line["outcome"] for line in lines}
 
-    def of(self, keys: Sequence[Key]) -> tuple[dict[Key, Any], int]:
+    def of(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], int]:
         """Return the outcomes of these keys in their order, and the number of missing outcomes."""
-        measured = self.read()
-        outcomes = {key: measured[key] for key in keys if key in measured}
-        return outcomes, len(keys) - len(outcomes)
+        measured, wanted = self.read(), [*keys]
+        outcomes = {key: measured[key] for key in wanted if key in measured}
+        return outcomes, len(wanted) - len(outcomes)
 
-    def measure(self, keys: Iterable[Key], measured: Callable[[Key], Any]) -> None:
-        """Measure the missing outcomes, and write each to the disk at once."""
+    def measure(self, keys: Iterable[Key], measured: Callable[..., Any]) -> None:
+        """Measure the missing outcomes by their keys, and write each to the disk at once."""
         done = self.read()
         for key in track([key for key in keys if key not in done], self.name, console=Console(stderr=True)):
-            self.add({key: measured(key)})
+            self.add({key: measured(*key)})
 
     def add(self, outcomes: Mapping[Key, Any]) -> None:
         """Write the outcomes together or not at all, also when interrupted."""

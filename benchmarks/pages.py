@@ -18,18 +18,12 @@ from heta_lens.evaluation.statistics import Bounds, estimate
 
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
-PAGES = {
-    **{
-        name: ROOT / "docs" / f"{name}.md"
-        for name in ("certainty", "coverage", "metrics_worth", "results", "rivals", "study_results")
-    },
-    **{
-        name: ROOT / "benchmarks" / f"{name.upper()}.md"
-        for name in (
-            *("demo_model", "groups", "memory", "methods", "pareto", "peers", "precision", "real", "reasoning"),
-            *("recipes", "shortcuts", "speed", "throughput", "variants"),
-        )
-    },
+IN_DOCS = "certainty coverage metrics_worth results rivals study_results"
+BESIDE = (
+    "demo_model groups memory methods pareto peers precision real reasoning recipes shortcuts speed throughput variants"
+)
+PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
+    name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()
 }
 TOY_MODELS = "Measured on toy models: what comes first here need not come first on a real model."
 INTERVAL = re.compile(r"(?P<value>[^\s;]+) \[(?P<low>[^\s;]+), (?P<high>[^\s;]+)\]")
@@ -70,7 +64,7 @@ def intervals_over(groups: Iterable[Iterable[Hashable]], clusters: str = "templa
     counts = sorted({len(set(group)) for group in groups})
     if not counts:
         return ""
-    shown = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    shown = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     return f"95 % intervals over {shown} {clusters}; none for means of equal values, or of too few to tell."
 
 
@@ -92,7 +86,7 @@ class Table:
 
     @property
     def text(self) -> str:
-        return "\n\n".join([*([self.note] if self.note else []), markdown(self.columns, self.rows)])
+        return (f"{self.note}\n\n" if self.note else "") + markdown(self.columns, self.rows)
 
 
 def write(name: str, tables: Iterable[Table | tuple[str, str]], level: int = 2) -> None:
@@ -100,10 +94,12 @@ def write(name: str, tables: Iterable[Table | tuple[str, str]], level: int = 2) 
     page = PAGES[name]
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     for table in tables:
-        if isinstance(table, Table) and table.missing:
+        if not isinstance(table, Table):
+            text = put(text, *table, level)
+        elif table.missing:
             print(f"{page.name}: {table.title!r} stays, {table.missing} of its outcomes are missing")  # noqa: T201
         else:
-            text = put(text, *((table.title, table.text) if isinstance(table, Table) else table), level)
+            text = put(text, table.title, table.text, level)
     page.write_text(text, encoding="utf-8")
     save(name)
 
@@ -140,7 +136,6 @@ class Placed(NamedTuple):
 
 
 def placed(name: str, text: str) -> Iterator[Placed]:
-    """Yield the tables of a page in order."""
     title = ""
     for part in HEADING_OR_TABLE.finditer(text):
         if part["title"] is not None:

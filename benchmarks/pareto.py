@@ -5,19 +5,18 @@ same with another story before them. The reference is one-by-one probes of anoth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
 from benchmarks import pages
 from benchmarks.copied_words import prompts as copied_prompts
-from benchmarks.models import load_stories3m
-from benchmarks.outcomes import Key, Outcomes
+from benchmarks.models import counted_flops, load_stories3m, predicted, shared_top
+from benchmarks.outcomes import Outcomes
 from benchmarks.pages import average, intervals_over, number, proportion
 from heta_lens._util.python import quietly
 from heta_lens.data.suites import suite
@@ -30,6 +29,7 @@ BEFORE = 1  # stories before a long one
 ALL = 100  # prompts, of which a suite has all or the first: a long one takes minutes
 PROMPTS = {"recall": ALL, "copied": ALL, "long": 45}
 COUNTED = {"recall": 3, "copied": 3, "long": 1}  # prompts whose FLOPs are counted: ten minutes for a long one
+demo = cache(heta_lens.load_demo_model)
 REFERENCE: dict[str, Any] = {"groups": None, "probes": 20, "seed": 10**6}
 DEFAULT = "default: groups=16, probes=10"
 WAYS: dict[str, dict[str, Any]] = {
@@ -51,8 +51,6 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Prompt(NamedTuple):
-    """A prompt with its evidence, and the template it was made from."""
-
     prediction: heta_lens.Prediction
     evidence: list[int]
     template: str
@@ -64,11 +62,6 @@ class Evaluated(NamedTuple):
     top_ten: float
     first: bool
     mass: float
-
-
-@cache
-def demo() -> Any:
-    return heta_lens.load_demo_model()
 
 
 def recall(number: int) -> Prompt:
@@ -86,27 +79,16 @@ def copied(number: int, before: int = 0) -> Prompt:
     ]
     lead = [token for story in others for token in story["ids"][1:]]  # only one of them begins the text
     ids = torch.tensor([[chosen["ids"][0], *lead, *chosen["ids"][1:]]])
-    _, activations = load_stories3m().run_with_cache(ids, names_filter=heta_lens.names_filter)
-    prediction = heta_lens.Prediction.from_cache(activations, chosen["target_id"], tokens=ids)
+    prediction = predicted(load_stories3m(), ids, chosen["target_id"])
     return Prompt(prediction, [len(lead) + position for position in chosen["source_positions"]], chosen["template"])
 
 
-def long(number: int) -> Prompt:
-    return copied(number, BEFORE)
-
-
-SUITES = {"recall": recall, "copied": copied, "long": long}
+SUITES = {"recall": recall, "copied": copied, "long": partial(copied, before=BEFORE)}
 
 
 def run() -> None:
-    """Measure every way on every prompt."""
-    wanted: list[Key] = [(name, at) for name in SUITES for at in range(PROMPTS[name])]
-
-    def one(key: Key) -> dict[str, Any]:
-        name, at = str(key[0]), int(key[1])
-        return measured(SUITES[name](at), counted=at < COUNTED[name])
-
-    Outcomes("pareto").measure(wanted, one)
+    wanted = [(name, at) for name in SUITES for at in range(PROMPTS[name])]
+    Outcomes("pareto").measure(wanted, lambda name, at: measured(SUITES[name](at), counted=at < COUNTED[name]))
 
 
 def write() -> None:
@@ -116,25 +98,28 @@ def write() -> None:
 
 def measured(prompt: Prompt, *, counted: bool) -> dict[str, Any]:
     """Measure every way on one prompt; the ways share the gate and the information, which are exact."""
-    prediction, reference = prompt.prediction, scored(prompt.prediction, REFERENCE)
+    prediction, reference = prompt.prediction, scored(prompt.prediction, **REFERENCE)
     scores = {way: by_itself(prediction, reference, options) for way, options in WAYS.items()}
+    gflop = {
+        way: counted_flops(partial(scored, prediction, **options)) / 1e9 for way, options in WAYS.items() if counted
+    }
     return {
         "template": prompt.template,
         "length": len(prompt.prediction),
         "ways": {way: evaluated(score, reference, prompt.evidence) for way, score in scores.items()},
-        "flops": {way: flops(prompt.prediction, options) for way, options in WAYS.items()} if counted else None,
+        "flops": gflop if counted else None,
     }
 
 
-def scored(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> heta_lens.Attribution:
+def scored(prediction: heta_lens.Prediction, **options: Any) -> heta_lens.Attribution:
     return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
 
 
 def by_itself(prediction: heta_lens.Prediction, whole: heta_lens.Attribution, options: Mapping[str, Any]) -> Tensor:
     """Return a way's score; the curvature is its own, unless the way stops by the score."""
     if "tolerance" in options:
-        return scored(prediction, options).scores
-    return combined(whole, scored(prediction, {**options, "gamma": 0.0}).parts["curvature"])
+        return scored(prediction, **options).scores
+    return combined(whole, scored(prediction, **options, gamma=0.0).parts["curvature"])
 
 
 def combined(whole: heta_lens.Attribution, curvature: Tensor) -> Tensor:
@@ -144,19 +129,11 @@ def combined(whole: heta_lens.Attribution, curvature: Tensor) -> Tensor:
 
 
 def evaluated(scores: Tensor, reference: heta_lens.Attribution, evidence: Sequence[int]) -> Evaluated:
-    agreed = agreement(scores, reference.scores)
-    top, expected = ({*one.topk(min(10, len(one))).indices.tolist()} for one in (scores, reference.scores))
+    agreed, top = agreement(scores, reference.scores), shared_top(scores, reference.scores)
     candidates = scores.masked_fill(reference.special, 0.0)
     mass = float(candidates[list(evidence)].sum() / candidates.sum())
     first = int(candidates.argmax()) in evidence
-    return Evaluated(agreed["rank_correlation"], agreed["l1"], len(top & expected), first, mass)
-
-
-def flops(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> float:
-    """Return the GFLOP of the whole score, as torch counts."""
-    with FlopCounterMode(display=False) as counter:
-        scored(prediction, options)
-    return counter.get_total_flops() / 1e9
+    return Evaluated(agreed["rank_correlation"], agreed["l1"], top, first, mass)
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

@@ -1,15 +1,22 @@
 """The same work by other libraries and by heta_lens: seconds, forwards, memory, and the difference of the scores.
 
 Captum runs in this process, given the model's embeddings; inseq, lxt and context-cite run in an environment of their
-own (`peers_elsewhere`, `make .venv/oracles/ready`).
+own (`peers_worker`, `make .venv/oracles/ready`).
 """
 
+import json
+import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
+from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import captum
 import captum.attr
@@ -22,9 +29,10 @@ import heta_lens
 from benchmarks import pages
 from benchmarks.models import MODELS, STORIES3M, available, prompt
 from benchmarks.pages import Table, number
-from benchmarks.peak_memory import peak
+from benchmarks.peers_worker import Ran, Side, peak
 from benchmarks.reference import naive_curvature, naive_information
 from heta_lens._util.python import quietly, versions
+from heta_lens._util.text import sentences
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
@@ -32,28 +40,16 @@ from heta_lens.model.hooks import EMBED
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",
            "largest difference", "ρ", "ρ of two seeds of ours"]  # fmt: skip
 
+LENGTH, REPEATS, COPIES = 67, 3, 16
 TRIED = 2  # runs of a batch size, of which the faster counts
-
-
-class Ran(NamedTuple):
-    """The scores of a run, its seconds, and the rows that passed through the model."""
-
-    scores: Tensor
-    seconds: float
-    rows: int
-
-
-class Side(NamedTuple):
-    """A side of a comparison, a peer or heta_lens: run and peak memory by batch size."""
-
-    run: Callable[[int], Ran]
-    peak: Callable[[int], float]
+HERE = {"captum": captum.__version__}
+ROOT = Path(__file__).parents[1]
+PYTHON = ROOT / ".venv" / "oracles" / "bin" / "python"
+UNKNOWN = 0  # the token that inseq puts in the place of others
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A prompt of a model, and its cache."""
-
     model: Any
     ids: Tensor
     cache: Any
@@ -160,7 +156,10 @@ def perturbed(make: Callable[[Embedded], Any], options: dict[str, Any], g: Embed
 
 
 def by_captum(asked: Asked) -> list[Work]:
-    peer = partial(_embedded, asked)
+    def peer(explain: Callable[[Embedded, int], Tensor]) -> Side:
+        g = Embedded(asked)
+        return Side.of(partial(explain, g), lambda: g.rows)
+
     ablation = partial(perturbed, captum.attr.FeatureAblation, {"baselines": 0.0})
     ridge = partial(captum.attr.Lime, interpretable_model=SkLearnRidge(alpha=1.0))
     lime = partial(perturbed, ridge, {"n_samples": 200})
@@ -179,31 +178,15 @@ def by_captum(asked: Asked) -> list[Work]:
     ]
 
 
-def _embedded(asked: Asked, explain: Callable[[Embedded, int], Tensor]) -> Side:
-    g = Embedded(asked)
-
-    def run(batch: int) -> Ran:
-        before, begun = g.rows, time.perf_counter()
-        scores = explain(g, batch)
-        return Ran(scores, time.perf_counter() - begun, g.rows - before)
-
-    return Side(run, lambda batch: peak(partial(explain, g, batch)))
-
-
 def naive_implementation(asked: Asked, gate: Tensor, probes: int = 10, seed: int = 0) -> Side:
     """Return equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
     n = asked.ids.shape[1]
 
-    def explain() -> Tensor:
+    def explain(_: int) -> Tensor:
         curvature = naive_curvature(asked.model, asked.ids, asked.target, range(n), probes, seed)
         return gate * (curvature + naive_information(asked.model, asked.ids, range(n))) / 2
 
-    def run(_: int) -> Ran:
-        begun = time.perf_counter()
-        scores = explain()
-        return Ran(scores, time.perf_counter() - begun, n + 2)
-
-    return Side(run, lambda _: peak(explain))
+    return Side.of(explain, partial(next, count(step=n + 2)))
 
 
 def by_hand(asked: Asked) -> list[Work]:
@@ -216,27 +199,95 @@ def by_hand(asked: Asked) -> list[Work]:
     ]
 
 
-LENGTH, REPEATS, COPIES = 67, 3, 16
-HERE = {"captum": captum.__version__}
+# --------------------------------------------------------------------------------------- peers of another environment
+@contextmanager
+def elsewhere(model: Path, asked: Asked) -> Iterator[list[Work]]:
+    """Yield the work of peers, who have loaded the model of this folder and wait."""
+    ids, text = asked.ids[0].tolist(), asked.model.tokenizer.decode(asked.ids[0, 1:])
+    spans = sentences(text)
+    if len(spans) < 2:
+        raise ValueError(f"context-cite needs a prompt of two sentences or more, not {text!r}: choose a longer one")
+    given = {
+        "model": str(model),
+        "ids": ids,
+        "target": asked.target,
+        "text": text,
+        "answer": asked.model.tokenizer.decode([*ids[1:], asked.target])[len(text) :],
+        "sources": [text[start:stop] for start, stop in spans[:-1]],
+        "query": text[spans[-1][0] :],
+    }
+    query = (len(asked.model.tokenizer(text[: spans[-1][0]]).input_ids), len(ids))  # in positions
+    with ExitStack() as stack:
+
+        def peer(name: str) -> Side:
+            return stack.enter_context(worker(name, given))
+
+        gradients, occlusion = peer("integrated_gradients"), peer("occlusion")
+        integrated = {"steps": 50, "mask": UNKNOWN, "keep_bos": False}
+        masked = {"effect": "log_prob", "mask": UNKNOWN}
+        cited = {"query": (query,), "held_out": 0}
+        yield [
+            Work("inseq: integrated gradients, 50 steps", gradients, "integrated_gradients", integrated, True),
+            Work("inseq: occlusion", occlusion, "leave_one_out", masked, True, scores=lambda own: own.scores.abs()),
+            Work("lxt: AttnLRP", peer("attn_lrp"), "attn_lrp", {}, True, batches=(1,)),
+            Work(
+                "context-cite: 64 ablations",
+                peer("context_cite"),
+                "context_cite",
+                cited,
+                False,  # what they keep of the prompt is tokenized again, what we keep is not
+                scores=lambda own: torch.tensor(own.diagnostics["source_weights"]),
+            ),
+        ]
 
 
+@contextmanager
+def worker(name: str, given: dict[str, Any]) -> Iterator[Side]:
+    """Yield a peer that answers requests with lines of JSON."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "given.json").write_text(json.dumps(given))
+        command = [PYTHON, "-W", "ignore", "-m", "benchmarks.peers_worker", name, folder]
+        pipe, threads = subprocess.PIPE, {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        others = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=others | threads) as process:
+            requests, answers = process.stdin, process.stdout
+            assert requests is not None and answers is not None
+
+            def ask(what: str, batch: int) -> Any:
+                with suppress(BrokenPipeError):
+                    requests.write(json.dumps([what, batch]) + "\n")
+                    requests.flush()
+                if not (answer := answers.readline()):
+                    raise RuntimeError(f"{name} ended without an answer: its message is above")
+                return json.loads(answer)
+
+            def run(batch: int) -> Ran:
+                scores, seconds, rows = ask("run", batch)
+                return Ran(torch.tensor(scores), seconds, rows)
+
+            yield Side(run, partial(ask, "peak"))
+            with suppress(BrokenPipeError):
+                requests.close()
+
+
+def versions_elsewhere() -> dict[str, str]:
+    """Return the versions of the libraries in the other environment."""
+    names = ("inseq", "lxt", "context_cite", "transformers", "torch")
+    program = f"from importlib.metadata import version; print(*map(version, {names}))"
+    printed = subprocess.run([PYTHON, "-c", program], check=True, capture_output=True, text=True).stdout
+    return dict(zip(names, printed.split(), strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
 def write() -> None:
     for name in available(["stories3M", "demo"]):
         title, asked = f"captum, and the naive implementation of HETA, {name}", asked_of(name)
         pages.write("peers", [table(title, asked, by_captum(asked) + by_hand(asked), HERE)])
-    from benchmarks.peers_elsewhere import PYTHON
-
     if available(["stories3M"]) and PYTHON.exists():
-        pages.write("peers", [with_others("inseq, lxt and context-cite, stories3M")])
-
-
-def with_others(title: str) -> Table:
-    from benchmarks.peers_elsewhere import elsewhere, versions_elsewhere
-
-    asked = asked_of("stories3M")
-    with elsewhere(STORIES3M, asked) as works:
-        made = table(title, asked, works, versions_elsewhere())
-    return replace(made, note=f"{made.note} {models_alone(asked)}")
+        asked = asked_of("stories3M")
+        with elsewhere(STORIES3M, asked) as works:
+            made = table("inseq, lxt and context-cite, stories3M", asked, works, versions_elsewhere())
+        pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked)}")])
 
 
 def models_alone(asked: Asked) -> str:

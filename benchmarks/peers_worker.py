@@ -1,6 +1,6 @@
-"""The other side of `peers_elsewhere`: loads a model, and does a peer's work whenever it is asked to.
+"""The other side of `peers`: loads a model, and does a peer's work whenever it is asked to.
 
-It is run by the interpreter of an environment with inseq, lxt and context-cite, and knows nothing of heta_lens.
+It is run by the interpreter of an environment with inseq, lxt and context-cite.
 """
 # pyright: reportMissingImports=false
 
@@ -12,16 +12,54 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.peak_memory import peak
+from heta_lens._util.work import Allocations
 
 Given = dict[str, Any]
 Explain = Callable[[int], Tensor]
+"""From the batch size to the scores."""
+
+
+class Ran(NamedTuple):
+    """The scores of a run, its seconds, and the rows that passed through the model."""
+
+    scores: Tensor
+    seconds: float
+    rows: int
+
+
+class Side(NamedTuple):
+    """A side of a comparison, a peer or heta_lens: run and peak memory by batch size."""
+
+    run: Callable[[int], Ran]
+    peak: Callable[[int], float]
+
+    @classmethod
+    def of(cls, explain: Explain, rows: Callable[[], int]) -> "Side":
+        """Return a side in this process; ``rows`` have passed through the model so far."""
+
+        def run(batch: int) -> Ran:
+            before, begun = rows(), time.perf_counter()
+            scores = explain(batch)
+            return Ran(scores, time.perf_counter() - begun, rows() - before)
+
+        return cls(run, lambda batch: peak(partial(explain, batch)))
+
+
+def peak(run: Callable[[], Any]) -> float:
+    """Return the most MiB that tensors held at once during a run, without memory inside kernels.
+
+    One token or one batch of the longest run shows the peak. The process's size says less on a CPU: freed memory
+    stays with the process.
+    """
+    with Allocations() as held:
+        run()
+    return held.most / 2**20
 
 
 class Loaded:
@@ -118,7 +156,7 @@ def context_cite(given: Given, loaded: Loaded) -> Explain:
     return explain
 
 
-def prepared(name: str, given: Given) -> tuple[Explain, Loaded]:
+def prepared(name: str, given: Given) -> Side:
     if name == "attn_lrp":
         patch_llama()
     loaded = Loaded(given, "eager" if name == "attn_lrp" else None)
@@ -128,22 +166,20 @@ def prepared(name: str, given: Given) -> tuple[Explain, Loaded]:
         "attn_lrp": attn_lrp,
         "context_cite": context_cite,
     }
-    return make[name](given, loaded), loaded
+    return Side.of(make[name](given, loaded), lambda: loaded.rows)
 
 
 def main(name: str, folder: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print does not belong among the answers
-    explain, loaded = prepared(name, json.loads((Path(folder) / "given.json").read_text()))
+    peer = prepared(name, json.loads((Path(folder) / "given.json").read_text()))
     for line in sys.stdin:
         what, batch = json.loads(line)
         if what == "peak":
-            answer: dict[str, Any] = {"mib": peak(partial(explain, batch))}
+            answer: Any = peer.peak(batch)
         else:
-            before, begun = loaded.rows, time.perf_counter()
-            scores = explain(batch)
-            seconds = time.perf_counter() - begun
-            answer = {"scores": scores.tolist(), "seconds": seconds, "rows": loaded.rows - before}
+            ran = peer.run(batch)
+            answer = [ran.scores.tolist(), ran.seconds, ran.rows]
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -6,11 +6,11 @@ TransformerLens, with `PYTHONPATH=tests`.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, product
 from statistics import mean
 from typing import Any
 
@@ -52,20 +52,9 @@ METHODS: dict[str, dict[str, Any]] = {
     **{name: {} for name in heta_lens.METHODS if name != "heta"},
     "sea_cot": {"length": 20, "explanations": 2, "entail": words_shared},
 }
-COMPARED = {
-    "bfloat16": "float32",
-    "float16": "float32",
-    "8 bits": "float32",
-    "8 bits, unpacked": "same weights",
-    "two devices": "float32",
-}
-COLUMNS = {
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "8 bits": "8 bits (bitsandbytes)",
-    "8 bits, unpacked": "8 bits, to the same weights unpacked",
-    "two devices": "two devices",
-}
+FLOATS, INTEGERS = ("bfloat16", "float16"), ("8 bits", "8 bits, unpacked")
+COMPARED = dict.fromkeys((*FLOATS, *INTEGERS, "two devices"), "float32") | {"8 bits, unpacked": "same weights"}
+COLUMNS = [*FLOATS, "8 bits (bitsandbytes)", "8 bits, to the same weights unpacked", "two devices"]
 
 
 @cache
@@ -94,27 +83,23 @@ def scores(setting: str, method: str, number: int) -> torch.Tensor:
         return heta_lens.attribute(cached, tokens=ids, method=name, **METHODS[method]).scores.float()
 
 
-def difference(key: Key) -> float | str:
+def difference(_: str, setting: str, method: str, number: int) -> float | str:
     """Return the relative difference of a method's scores, or the reason of a refusal."""
-    _, setting, method, number = key
-    expected = scores(COMPARED[str(setting)], str(method), int(number))
+    expected = scores(COMPARED[setting], method, number)
     try:
-        found = scores(str(setting), str(method), int(number))
+        found = scores(setting, method, number)
     except ValueError as refused:
         return str(refused)
     return float((found - expected).abs().sum() / expected.abs().sum())
 
 
-def keys(line: str) -> list[Key]:
-    return [(line, setting, method, number) for setting in COMPARED for method in METHODS for number in range(STORIES)]
-
-
-def line() -> str:
-    return ".".join(version("transformer-lens").split(".")[:2])
+def keys(line: str) -> Iterable[Key]:
+    return product([line], COMPARED, METHODS, range(STORIES))
 
 
 def run() -> None:
-    Outcomes("precision").measure(keys(line()), difference)
+    line = ".".join(version("transformer-lens").split(".")[:2])
+    Outcomes("precision").measure(keys(line), difference)
 
 
 def write() -> None:
@@ -124,11 +109,9 @@ def write() -> None:
 def table(measured: str) -> pages.Table:
     outcomes, missing = Outcomes("precision").of(keys(measured))
     refusals: list[str] = []
-    rows = [
-        [method, *(cell(outcomes, measured, setting, method, refusals) for setting in COMPARED)] for method in METHODS
-    ]
+    rows = [[one, *(cell(outcomes, measured, setting, one, refusals) for setting in COMPARED)] for one in METHODS]
     notes = "\n\n".join(f"({place}) {sentence}" for place, sentence in enumerate(refusals, 1))
-    return pages.Table(f"TransformerLens {measured}", ["method", *COLUMNS.values()], rows, missing, notes)
+    return pages.Table(f"TransformerLens {measured}", ["method", *COLUMNS], rows, missing, notes)
 
 
 def cell(outcomes: Mapping[Key, Any], measured: str, setting: str, method: str, refusals: list[str]) -> str:
@@ -137,9 +120,8 @@ def cell(outcomes: Mapping[Key, Any], measured: str, setting: str, method: str, 
     if refused:
         refusals += [refused[0]] if refused[0] not in refusals else []
         return f"refused ({refusals.index(refused[0]) + 1})"
-    numbers = [float(outcome) for outcome in found if outcome is not None]
-    return shown(mean(numbers)) if numbers else "–"
-
-
-def shown(difference: float) -> str:
-    return "0" if difference == 0 else f"{difference:.0e}" if difference < 1e-3 else f"{difference:.2%}"
+    numbers = [outcome for outcome in found if outcome is not None]
+    if not numbers:
+        return "–"
+    average = mean(numbers)
+    return "0" if average == 0 else f"{average:.0e}" if average < 1e-3 else f"{average:.2%}"

@@ -14,7 +14,7 @@ wording of lists, pronouns and copied stories is of the dev split, and the other
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain, count, islice
+from itertools import count, islice, product
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ import heta_lens
 from benchmarks import contest, copied_words
 from benchmarks.copied_words import KINDS
 from benchmarks.models import load_stories3m
+from benchmarks.outcomes import Outcomes
 from heta_lens._util.text import Span
 from heta_lens.data.datasets import occurrences
 from heta_lens.data.instance import Instance
@@ -91,14 +92,10 @@ def lists(split: Split, seed: int = 0) -> Iterator[Prompt]:
             listed = f"{', '.join(f'a {one}' for one in some[:-1])} and a {some[-1]}"
             return shape.format(name=who, pronoun=it, some=listed, all=end)
 
-        changed = [*items]
-        changed[asked] = other
-        own = text(items, items[:asked])
-        evidence = tuple(occurrences(items[asked], own))
-        counterfactual = text(changed, items[:asked])
-        yield Prompt(
-            f"lists-{split}-{seed}-{number:05d}", template, own, counterfactual, f" {items[asked]}", None, evidence
-        )
+        changed = [*items[:asked], other, *items[asked + 1 :]]
+        own, counterfactual = (text(some, items[:asked]) for some in (items, changed))
+        id, target, evidence = f"lists-{split}-{seed}-{number:05d}", items[asked], occurrences(items[asked], own)
+        yield Prompt(id, template, own, counterfactual, f" {target}", None, tuple(evidence))
 
 
 def pronouns(split: Split, seed: int = 0) -> Iterator[Prompt]:
@@ -173,31 +170,28 @@ def case_of(model: Any, family: str, prompt: Prompt) -> Case | None:
 def of_instances(some: Iterator[Instance]) -> Iterator[Prompt]:
     for one in some:
         assert one.counterfactual is not None and one.answer is not None
-        own = one.id, one.template, one.text, one.counterfactual.text
-        yield Prompt(*own, one.answer, None, one.support)
+        yield Prompt(one.id, one.template, one.text, one.counterfactual.text, one.answer, None, one.support)
 
 
 def recall(hops: int, split: Split) -> Iterator[Prompt]:
     """Yield stories with three to six facts in turn, in many wordings."""
-    streams = [
-        instances(split, seed=facts, facts=facts, rivals=1, hops=hops, wordings="more") for facts in (3, 4, 5, 6)
-    ]
-    return (prompt for some in zip(*map(of_instances, streams), strict=True) for prompt in some)
+    how: dict[str, Any] = {"rivals": 1, "hops": hops, "wordings": "more"}
+    streams = [of_instances(instances(split, seed=facts, facts=facts, **how)) for facts in (3, 4, 5, 6)]
+    return (prompt for some in zip(*streams, strict=True) for prompt in some)
 
 
 def copied(split: Split) -> Iterator[Prompt]:
     """Every second template is of the dev split."""
     first, more = copied_words.prompts(), copied_words.prompts(more=True)
     templates = sorted({prompt["template"] for prompt in first})[split == "test" :: 2]
-    spread = (sorted(some, key=lambda prompt: int(prompt["id"].rpartition("-")[2])) for some in (first, more))
-    for prompt in chain.from_iterable(spread):
+    for prompt in [*sorted(first, key=copied_words.turn), *sorted(more, key=copied_words.turn)]:
         if prompt["template"] in templates:
-            text, word, swapped = prompt["text"], prompt["target"].strip(), prompt["swapped_word"]
-            places = occurrences(word, text)
+            text, target = prompt["text"], prompt["target"]
+            places = occurrences(target.strip(), text)
             changed = text
             for start, stop in reversed(places):
-                changed = changed[:start] + swapped + changed[stop:]
-            yield Prompt(prompt["id"], prompt["template"], text, changed, prompt["target"], None, tuple(places))
+                changed = changed[:start] + prompt["swapped_word"] + changed[stop:]
+            yield Prompt(prompt["id"], prompt["template"], text, changed, target, None, tuple(places))
 
 
 FAMILIES: dict[str, Family] = {
@@ -209,3 +203,9 @@ FAMILIES: dict[str, Family] = {
     "contest": Family("contest", lambda split: of_instances(contest.instances(split))),
 }
 DEV = [name for name in FAMILIES if name != "contest"]
+
+
+def measure_family(outcomes: Outcomes, family: str, split: Split, size: int, outcome: Callable[[Case], Any]) -> None:
+    """Measure the first prompts of a family that have no outcome yet."""
+    cases = {case.id: case for case in FAMILIES[family].cases(family, split, size)}
+    outcomes.measure(product(cases), lambda id: outcome(cases[id]))

@@ -81,12 +81,9 @@ def join(wheels: list[Path], file: Path) -> None:
 
 
 def check(file: Path, sha256: str) -> None:
-    with file.open("rb") as opened:
-        digest = hashlib.sha256()
-        for block in iter(lambda: opened.read(1 << 20), b""):
-            digest.update(block)
-    if digest.hexdigest() != sha256:
-        raise ValueError(f"{file.name} has the checksum {digest.hexdigest()}, not {sha256}: run this again")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != sha256:
+        raise ValueError(f"{file.name} has the checksum {digest}, not {sha256}: run this again")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ wrongly is counted and left out. The tables leave special tokens out, which are 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice, product
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,14 +62,6 @@ class Prompt(NamedTuple):
     evidence: Sequence[str]
 
 
-class Effects(NamedTuple):
-    """The changes of the target's log-probability for a token that is zeroed, deleted or resampled."""
-
-    zeroed: list[float]
-    deleted: list[float]
-    resampled: list[float]
-
-
 def prompts() -> Iterator[Prompt]:
     """Yield prompts of four families in turn, without end."""
     draw = random.Random(0)
@@ -83,11 +77,7 @@ def prompts() -> Iterator[Prompt]:
         at, lines = draw.randrange(3), [f"{a} is in the {b}." for a, b in zip(people, places, strict=True)]
         text = " ".join([*lines, f"Question: Where is {people[at]}? Answer: in the"])
         yield Prompt("questions", text, f" {places[at]}", [lines[at][:-1]])
-        people, places, things = (
-            draw.sample(NAMES.split(), 2),
-            draw.sample(PLACES.split(), 2),
-            draw.sample(THINGS.split(), 2),
-        )
+        people, places, things = (draw.sample(words.split(), 2) for words in (NAMES, PLACES, THINGS))
         at, lines = draw.randrange(2), []
         for person, where, what in zip(people, places, things, strict=True):
             lines += [f"{person} has the {what}.", f"{person} is in the {where}."]
@@ -113,12 +103,12 @@ def answered(model: Any, count: int) -> list[int]:
 
 
 def nth(number: int) -> Prompt:
-    return next(prompt for at, prompt in enumerate(prompts()) if at == number)
+    return next(islice(prompts(), number, None))
 
 
 @torch.no_grad()
-def effects(model: Any, ids: Int[Tensor, "pos"], special: Sequence[bool], zeroed: list[float]) -> Effects:
-    """Measure the effect of every token on the log-probability of the predicted token."""
+def effects(model: Any, ids: Int[Tensor, "pos"], special: Sequence[bool]) -> dict[str, list[float]]:
+    """Measure how far the predicted token's log-probability moves as each token is deleted or resampled."""
     logits = model(ids[None])[0].float()
     target, clean = int(logits[-1].argmax()), logits[-1].log_softmax(-1).max()
     generator = torch.Generator().manual_seed(0)
@@ -137,7 +127,7 @@ def effects(model: Any, ids: Int[Tensor, "pos"], special: Sequence[bool], zeroed
     draws = torch.tensor(moved(others.flatten(0, 1))).view(-1, DRAWS).mean(1).tolist()
     for at, without, replaced in zip(places, moved(shorter), draws, strict=True):
         deleted[at], resampled[at] = without, replaced
-    return Effects(zeroed, deleted, resampled)
+    return {"deleted": deleted, "resampled": resampled}
 
 
 def scored(name: str, number: int, settings: Mapping[str, Setting]) -> tuple[dict[str, list[float]], Attribution]:
@@ -155,13 +145,13 @@ def scored(name: str, number: int, settings: Mapping[str, Setting]) -> tuple[dic
 
 
 def measured(name: str, number: int) -> dict[str, Any]:
-    """Explain one prompt by every setting, and intervene on every token."""
     scores, explained = scored(name, number, SETTINGS)
     special, prompt = explained.special.tolist(), nth(number)
     evidence = sorted({place for passage in prompt.evidence for place in _first(explained, passage)})
-    zeroed = [abs(drop) for drop in scores["leave_one_out mask=zero"]]
-    known = {"family": prompt.family, "special": special, "evidence": evidence, "scores": scores}
-    return known | {"effects": effects(model_of(name), explained.ids, special, zeroed)._asdict()}
+    moved = {"zeroed": [abs(drop) for drop in scores["leave_one_out mask=zero"]]}
+    moved |= effects(model_of(name), explained.ids, special)
+    known = {"family": prompt.family, "special": special, "evidence": evidence}
+    return known | {"scores": scores, "effects": moved}
 
 
 def _first(attribution: Attribution, passage: str) -> list[int]:
@@ -172,14 +162,14 @@ def _first(attribution: Attribution, passage: str) -> list[int]:
 
 
 def run() -> None:
-    """Measure the prompts that are missing."""
     for name, count in MODELS.items():
         numbers = answered(model_of(name), count)
-        OUTCOMES.measure([(name, number) for number in numbers], lambda key: measured(str(key[0]), int(key[1])))
+        OUTCOMES.measure(product([name], numbers), measured)
     for name in MODELS:
-        numbers = sorted(int(key[1]) for key in OUTCOMES.read() if key[0] == name and len(key) == 2)
-        keys = [(name, number, "slow") for number in numbers[:FEW]]
-        OUTCOMES.measure(keys, lambda key: scored(str(key[0]), int(key[1]), SLOW)[0])
+        numbers = sorted(key[1] for key in OUTCOMES.read() if key[0] == name and len(key) == 2)
+        OUTCOMES.measure(
+            product([name], numbers[:FEW], ["slow"]), lambda name, number, _: scored(name, number, SLOW)[0]
+        )
 
 
 def write() -> None:
@@ -194,18 +184,15 @@ def tables() -> Iterator[Table]:
         rows = [outcome | {"scores": outcome["scores"] | slow.get(number, {})} for number, outcome in kept.items()]
         if rows:
             note = f"{len(rows)} prompts, which it answers, of {max(map(int, kept)) + 1}."
-            yield Table(name, COLUMNS, sorted(map(list, table(rows)), key=lambda row: -share(row[1])), note=note)
+            best_first = sorted(table(rows), key=lambda row: -float(row[1].partition("%")[0]))  # 91% [59%, 100%]
+            yield Table(name, COLUMNS, best_first, note=note)
 
 
-COLUMNS = ("setting", "first is evidence", "without the last token", "zeroed", "deleted", "resampled")
+EFFECTS = ("zeroed", "deleted", "resampled")
+COLUMNS = ("setting", "first is evidence", "without the last token", *EFFECTS)
 
 
-def share(cell: str) -> float:
-    """Return the number of a cell such as ``91% [59%, 100%]``."""
-    return float(cell.partition("%")[0])
-
-
-def table(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
     for setting in (*SLOW, *SETTINGS):
         kept = [row for row in rows if row["scores"].get(setting) is not None]
         if not kept:
@@ -213,11 +200,9 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
         prompts = range(len(kept))
         firsts = [[float(_first_is_evidence(row, setting, last)) for row in kept] for last in (True, False)]
         shares = [proportion(hits, prompts) for hits in firsts]
-        agreements = [
-            average([_agreement(row, setting, kind) for row in kept], prompts, (-1, 1)) for kind in Effects._fields
-        ]
+        agreements = [average([_agreement(row, setting, kind) for row in kept], prompts, (-1, 1)) for kind in EFFECTS]
         few = "" if len(kept) == len(rows) else f" ({len(kept)} prompts)"
-        yield (f"`{setting}`{few}", *shares, *agreements)
+        yield [f"`{setting}`{few}", *shares, *agreements]
 
 
 def _eligible(row: dict[str, Any], last: bool = True) -> list[int]:
@@ -232,9 +217,5 @@ def _first_is_evidence(row: dict[str, Any], setting: str, last: bool) -> bool:
 def _agreement(row: dict[str, Any], setting: str, kind: str) -> float:
     places = _eligible(row)
     scores, moved = torch.tensor(row["scores"][setting]), torch.tensor(row["effects"][kind])
-    return _finite(rank_correlation(scores[places].abs(), moved[places]))
-
-
-def _finite(value: float) -> float:
-    """Return 0 for the undefined correlation of equal values."""
-    return value if value == value else 0.0
+    agreed = rank_correlation(scores[places].abs(), moved[places])
+    return 0.0 if isnan(agreed) else agreed

@@ -6,8 +6,7 @@ the thing is (hop 1), another in which room that place is (hop 2). Prompts are o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from benchmarks import pages
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.pages import Table, average, intervals_over, proportion
 from benchmarks.reasoning_model import REASONING, load
-from heta_lens.data.recall import Sentence, Split, Story, stories
+from heta_lens.data.recall import Sentence, Story, stories
 from heta_lens.metrics import evidence_mass
 
 PROMPTS = 110
@@ -52,8 +51,7 @@ class Written(NamedTuple):
     """A prompt with the model's own text up to the answer, and its correctness."""
 
     ids: Int[Tensor, "1 pos"]
-    start: int
-    """The first position that the model wrote."""
+    start: int  # the first position that the model wrote
     place: bool
     room: bool
 
@@ -62,21 +60,7 @@ class Written(NamedTuple):
         return self.ids.shape[1] - 1
 
 
-class Found(NamedTuple):
-    """The measures of one way of scoring on one prompt, in order."""
-
-    rank_1: float
-    rank_2: float
-    on_top: bool
-    share_1: float
-    share_2: float
-
-
 # ------------------------------------------------------------------------------------------------ what the model writes
-def asked(split: Split, count: int) -> list[Story]:
-    return list(islice(stories(split, hops=2, facts=FACTS), count))
-
-
 def prompt_pieces(story: Story) -> list[str]:
     """Up to ``Answer:``; in the story, the model only had to write the room."""
     assert story.tokens[-2:] == [" in", " the"]
@@ -93,7 +77,6 @@ def facts(story: Story) -> Mapping[str, str]:
 
 @torch.no_grad()
 def written(model: Any, story: Story) -> Written:
-    """Write greedily, token by token."""
     ids = encoded(model, prompt_pieces(story))
     start, length = ids.shape[1], len(reasoning(story)) + 1
     for _ in range(length):
@@ -131,14 +114,14 @@ def ways(span: heta_lens.SpanAttribution, start: int) -> dict[str, Float[Tensor,
     return dict(zip(WAYS, (direct, rows.sum(0), shares.sum(0), through - direct, through), strict=True))
 
 
-def found(scores: Float[Tensor, "pos"], story: Story) -> Found:
-    """Return ranks and shares of the evidence on the prompt, without the first token, which collects idle attention."""
+def found(scores: Float[Tensor, "pos"], story: Story) -> tuple[float, float, bool, float, float]:
+    """Return the ``MEASURES`` on the prompt, without the first token, which collects idle attention."""
     places = sentences(story)
     of_each = torch.stack([scores[place.start : place.stop].sum() for place in places])
     hops = by_hop(story)
     rank_1, rank_2 = (rank(of_each, hop) for hop in hops)
     share_1, share_2 = (evidence_mass(scores, {*places[hop]}, candidates=range(1, len(scores))) for hop in hops)
-    return Found(rank_1, rank_2, rank_1 + rank_2 == 3, share_1, share_2)
+    return rank_1, rank_2, rank_1 + rank_2 == 3, share_1, share_2
 
 
 def rank(scores: Float[Tensor, "sentence"], which: int) -> float:
@@ -171,27 +154,26 @@ def explained(model: Any, story: Story, method: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------ measuring
 def run() -> None:
-    """Measure the reasoning of the model, and every method on the prompts that it answers rightly."""
     torch.set_num_threads(1)  # more only slow down a model of this size
-    loaded, some = load(), asked("test", PROMPTS)
-    Outcomes("reasoning_written").measure([(at,) for at in range(PROMPTS)], partial(answered, loaded, some))
-    Outcomes("reasoning_found").measure([*found_keys()], lambda key: explained(loaded, some[int(key[1])], str(key[0])))
+    model, some = load(), [*islice(stories("test", hops=2, facts=FACTS), PROMPTS)]
+
+    def answered(at: int) -> dict[str, Any]:
+        wrote = written(model, some[at])
+        facts_of = {"template": some[at].template, "place": wrote.place, "room": wrote.room}
+        return facts_of | {"tokens": wrote.ids.shape[1], "follows": follows(model, some[at])}
+
+    Outcomes("reasoning_written").measure(product(range(PROMPTS)), answered)
+    Outcomes("reasoning_found").measure(found_keys(), lambda name, at: explained(model, some[at], name))
 
 
-def found_keys() -> Iterator[Key]:
-    right = [at for at, one in written_outcomes().items() if one["place"] and one["room"]]
-    yield from ((name, at) for name in METHODS for at in right[: FEW.get(name)])
+def found_keys() -> list[Key]:
+    return [(name, at) for name in METHODS for at in [*right_templates()][: FEW.get(name)]]
 
 
-def answered(model: Any, some: Sequence[Story], key: Key) -> dict[str, Any]:
-    story = some[int(key[0])]
-    wrote = written(model, story)
-    facts_of = {"template": story.template, "place": wrote.place, "room": wrote.room}
-    return facts_of | {"tokens": wrote.ids.shape[1], "follows": follows(model, story)}
-
-
-def written_outcomes() -> dict[int, dict[str, Any]]:
-    return {int(at): one for (at,), one in Outcomes("reasoning_written").read().items()}
+def right_templates() -> dict[int, str]:
+    """Return the templates of the stories whose reasoning and answer are right, by number."""
+    outcomes = Outcomes("reasoning_written").read()
+    return {at: one["template"] for (at,), one in outcomes.items() if one["place"] and one["room"]}
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
@@ -200,30 +182,26 @@ def write() -> None:
 
 
 def writing() -> Iterator[Table]:
-    outcomes, missing = Outcomes("reasoning_written").of([(at,) for at in range(PROMPTS)])
+    outcomes, missing = Outcomes("reasoning_written").of(product(range(PROMPTS)))
     some = list(outcomes.values())
     templates = [one["template"] for one in some]
     right = [one for one in some if one["place"] and one["room"]]
+    moved = proportion([one["follows"] for one in right], [one["template"] for one in right])
     rows = [
         ["writes the fact as it should, place included", proportion([one["place"] for one in some], templates)],
         ["and after it the right room", proportion([one["place"] and one["room"] for one in some], templates)],
-        [
-            "of these: with another place in the reasoning, that place's room",
-            proportion([one["follows"] for one in right], [one["template"] for one in right]),
-        ],
+        ["of these: with another place in the reasoning, that place's room", moved],
     ]
-    note = (
-        f"{len(some)} stories, {np.mean([one['tokens'] for one in some]):.0f} tokens on average with what was written."
-    )
+    tokens = np.mean([one["tokens"] for one in some])
+    note = f"{len(some)} stories, {tokens:.0f} tokens on average with what was written."
     yield Table("What the model writes", ["", "share"], rows if some else [], missing, note if some else "")
 
 
 def finding() -> Iterator[Table]:
-    templates = {at: one["template"] for at, one in written_outcomes().items() if one["place"] and one["room"]}
-    keys = [*found_keys()]
-    outcomes, missing = Outcomes("reasoning_found").of(keys)
+    templates = right_templates()
+    outcomes, missing = Outcomes("reasoning_found").of(found_keys())
     by_method = {name: [one for (method, _), one in outcomes.items() if method == name] for name in METHODS}
-    clusters = {name: [templates[int(at)] for method, at in outcomes if method == name] for name in METHODS}
+    clusters = {name: [templates[at] for method, at in outcomes if method == name] for name in METHODS}
     done = [name for name in METHODS if by_method[name]]
     note = intervals_over(clusters[name] for name in done)
     count = f"{len(templates)} stories whose reasoning and answer are right. "

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.demo_training import Batch, learn, optimizers_of, padded, vocabulary
+from benchmarks.demo_training import Batch, learn, optimizers_of, padded, take_step, vocabulary
 from benchmarks.models import TRAINED
 from heta_lens.data.recall import (
     MOST_ROOMS,
@@ -53,12 +53,8 @@ def train(path: Path = WEIGHTS, steps: int = STEPS, seed: int = 0) -> None:
     optimizers = optimizers_of(model)
     accuracy = 0.0
     for step in track(range(steps), "training", console=Console(stderr=True)):
-        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            group["lr"] = RATE * min(1.0, (step + 1) / WARM, (steps - step) / steps * 2)
         accuracy = 0.9 * accuracy + 0.1 * learn(model, batch_of(Draw(f"reasoning {seed} {step}")))
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        take_step(optimizers, RATE * min(1.0, (step + 1) / WARM, (steps - step) / steps * 2))
         if step % 25 == 24:
             Console(stderr=True).print(f"step {step + 1}: {accuracy:.1%} of the names are right")
     trained = {name: weight.detach().bfloat16() for name, weight in model.named_parameters() if weight.requires_grad}

@@ -10,22 +10,11 @@ from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, 
 from benchmarks import pages
 from heta_lens import estimate_memory
 from heta_lens._util.options import written
-from heta_lens.methods.cost import MemoryEstimate
 
 GIB = 2**30
 A100 = 80 * GIB
-COLUMNS = [
-    "model",
-    "tokens",
-    "options",
-    "weights",
-    "gate",
-    "masked copies",
-    "curvature",
-    "HVPs at once",
-    "in all",
-    "fits",
-]
+STEPS = {"gate": "gate", "information": "masked copies", "curvature": "curvature"}
+COLUMNS = ["model", "tokens", "options", "weights", *STEPS.values(), "HVPs at once", "in all", "fits"]
 
 
 class Shape(NamedTuple):
@@ -65,20 +54,15 @@ def recipes(layers: int) -> list[dict[str, Any]]:
     ]
 
 
-def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[str]:
+def row(name: str, model: Shape, options: dict[str, Any]) -> list[str]:
+    foreseen = estimate_memory(model.config, model.tokens, memory=A100, dtype="bfloat16", **options)
     named = f"`{written(options)}`" if options else "default options"
-    steps = [predicted.steps[name].needed for name in ("gate", "information", "curvature")]
-    sizes = [predicted.weights, *steps]
-    in_gib = [f"{size / GIB:.1f}" for size in sizes]
-    copies = str(predicted.steps["curvature"].copies)
-    fits = "yes" if predicted.fits else "no"
-    return [model, f"{predicted.tokens:,}", named, *in_gib, copies, f"{predicted.needed / GIB:.1f}", fits]
+    sizes = [foreseen.weights, *(foreseen.steps[step].needed for step in STEPS), foreseen.needed]
+    *parts, whole = (f"{size / GIB:.1f}" for size in sizes)
+    copies, fits = foreseen.steps["curvature"].copies, "yes" if foreseen.fits else "no"
+    return [name, f"{foreseen.tokens:,}", named, *parts, str(copies), whole, fits]
 
 
 def write() -> None:
-    rows = [
-        row(name, options, estimate_memory(model.config, model.tokens, memory=A100, dtype="bfloat16", **options))
-        for name, model in MODELS.items()
-        for options in recipes(model.layers)
-    ]
+    rows = [row(name, model, options) for name, model in MODELS.items() for options in recipes(model.layers)]
     pages.write("recipes", [pages.Table("", COLUMNS, rows)])

@@ -64,16 +64,12 @@ def recall(count: int) -> Callable[[], Sequence[Instance]]:
 
 
 def copied(count: int) -> Callable[[], Sequence[Instance]]:
-    """Return prompts of all templates; the earlier places of the next word are gold, and their sentences support."""
-
-    def prompts() -> Sequence[Instance]:
-        spread = sorted(copied_words.prompts(), key=lambda prompt: int(prompt["id"].rpartition("-")[2]))
-        return [copy_of(prompt) for prompt in spread[:count]]
-
-    return prompts
+    """Return prompts of all templates."""
+    return lambda: [copy_of(prompt) for prompt in sorted(copied_words.prompts(), key=copied_words.turn)[:count]]
 
 
 def copy_of(prompt: dict[str, Any]) -> Instance:
+    """Return a prompt whose gold are the earlier places of the next word, and its support their sentences."""
     text, word = prompt["text"], prompt["target"]
     gold = occurrences(word.strip(), text)
     starts = [text.index(sentence) for sentence in split_sentences(text)]
@@ -110,26 +106,18 @@ def sections(found: Mapping[str, Summary]) -> Iterator[Table | tuple[str, str]]:
         yield by_method(found)
     for title, one in found.items():
         if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
-            patched = narrowed(one, [one.reference, *SETTINGS, *CONTROLS], PATCHED)
+            # Fewer methods and metrics; significance is still over all methods.
+            methods = (one.reference, *SETTINGS, *CONTROLS)
+            best = {metric: method for metric, method in one.best.items() if method in methods}
+            patched = replace(one, methods=methods, metrics={name: one.metrics[name] for name in PATCHED}, best=best)
             yield f"Causal validation: patching {title}", markdown([*overview(patched)])
     for title, one in found.items():
-        yield title.capitalize(), f"{described(one)}\n\n{markdown([*overview(one)])}"
-
-
-def described(results: Summary) -> str:
-    right = sum(results.correct.values())
-    return (
-        f"{len(results.templates)} prompts of {len(set(results.templates.values()))} templates; the explained token is "
-        f"the model's own prediction in {right} of them. {len(results.methods)} methods, compared with "
-        f"{results.reference}."
-    )
-
-
-def narrowed(results: Summary, methods: Sequence[str], metrics: Sequence[str]) -> Summary:
-    """Return a summary with fewer methods and metrics; significance is still over all methods."""
-    best = {metric: method for metric, method in results.best.items() if method in methods}
-    kept = {name: results.metrics[name] for name in metrics}
-    return replace(results, methods=tuple(methods), metrics=kept, best=best)
+        note = (
+            f"{len(one.templates)} prompts of {len(set(one.templates.values()))} templates; the explained token is the "
+            f"model's own prediction in {sum(one.correct.values())} of them. {len(one.methods)} methods, compared with "
+            f"{one.reference}."
+        )
+        yield title.capitalize(), f"{note}\n\n{markdown([*overview(one)])}"
 
 
 # ------------------------------------------------------------------------------------------------- HETA and the others
@@ -143,7 +131,6 @@ def others(results: Summary) -> list[str]:
 
 
 def by_metric(found: Mapping[str, Summary]) -> Table:
-    """Count the methods that HETA is significantly better and worse than, for every metric."""
     rows: dict[str, list[str]] = {}
     for number, one in enumerate(found.values()):
         for metric in measured(one):

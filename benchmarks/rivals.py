@@ -7,8 +7,8 @@ groups: ``quick`` and ``slow`` ones as they are, and all methods with a budget o
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from math import isfinite
-from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,12 +55,6 @@ def outcomes_of(family: str, group: str) -> Outcomes:
     return Outcomes(f"rivals_{family}_{group}".replace(" ", "_"))
 
 
-def made(label: str) -> Method:
-    name = label.split(" ")[0]
-    method: Any = heta_lens.METHODS[name](progress=False, **SETTINGS.get(label, {}))
-    return method
-
-
 def run(*families: str) -> None:
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
@@ -71,41 +65,36 @@ def run(*families: str) -> None:
 
 
 def measure(outcomes: Outcomes, cases: Mapping[str, Case], labels: Sequence[str], budget: int | None) -> None:
-    outcomes.measure([(id,) for id in cases], lambda key: outcome(cases[str(key[0])], labels, budget))
+    outcomes.measure(product(cases), lambda id: outcome(cases[id], labels, budget))
 
 
 def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, Any]:
     """Return the outcomes of methods that explain a prompt within the budget, and the refusals."""
-    done: dict[str, tuple[torch.Tensor, float, float]] = {}
+    done: dict[str, tuple[torch.Tensor, float]] = {}
     refused: dict[str, str] = {}
     for label in labels:
+        method: Any = heta_lens.METHODS[label.split(" ")[0]](progress=False, **SETTINGS.get(label, {}))
         try:
-            done[label] = explained(made(label), case.prediction, budget)
+            done[label] = explained(method, case.prediction, budget)
         except (OverBudget, ValueError) as error:
             refused[label] = str(error)
-    scores = torch.stack([scores for scores, *_ in done.values()])
-    return evaluated(case, scores) | {
-        "methods": [*done],
-        "refused": refused,
-        "runs": [round(runs, 1) for _, runs, _ in done.values()],
-        "seconds": [round(seconds, 4) for *_, seconds in done.values()],
-    }
+    scores, runs = zip(*done.values(), strict=True)
+    known = {"methods": [*done], "refused": refused, "runs": [round(taken, 1) for taken in runs]}
+    return evaluated(case, torch.stack(scores)) | known
 
 
-def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float, float]:
-    """Return scores, cost in forwards (a backward or a product counts as two), and processor time."""
+def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float]:
+    """Return scores, and cost in forwards (a backward or a product counts as two)."""
     if budget is not None:
         method = within_budget(method, prediction, float(budget))
-    begun = process_time()
     attribution = method(prediction)
-    seconds, cost = process_time() - begun, attribution.diagnostics.cost
+    cost = attribution.diagnostics.cost
     runs = (cost.forwards or 0) + 2 * ((cost.backwards or 0) + (cost.hvps or 0))
-    return attribution.scores.detach().cpu().double(), runs, seconds
+    return attribution.scores.detach().cpu().double(), runs
 
 
 FIGURE = pages.PAGES["rivals"].with_suffix(".png")
 REFERENCE, LEVEL = "heta", 0.05
-BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "settings", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
 NAMES = (*MEASURES, "first is evidence", "evidence mass")
@@ -118,10 +107,8 @@ class Row(NamedTuple):
     templates: list[str]
     values: Float[np.ndarray, "prompt measure"]
     runs: float
-    seconds: float
 
     def of(self, keys: Iterable[Key]) -> "Row":
-        """Return the row on the given prompts, in their order."""
         place_of = {key: place for place, key in enumerate(self.keys)}
         own = [key for key in keys if key in place_of]
         places = [place_of[key] for key in own]
@@ -134,8 +121,7 @@ class Entry(NamedTuple):
     method: str
     budget: int | None
     quality: float
-    first: float
-    """The share of prompts whose highest score is on known evidence."""
+    first: float  # the share of prompts whose highest score is on known evidence
     runs: float
     families: int
 
@@ -153,16 +139,16 @@ def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
     outcomes = {key: outcome for key, outcome in kept(family, group).items() if key in keys}
     if not outcomes:
         return {}
-    first, *_ = outcomes.values()
-    everywhere = set.intersection(*({*outcome["methods"]} for outcome in outcomes.values()))
-    return {name: _row(outcomes, name) for name in first["methods"] if name in everywhere}
+    methods, *others = (outcome["methods"] for outcome in outcomes.values())
+    everywhere = {*methods}.intersection(*others)
+    return {name: _row(outcomes, name) for name in methods if name in everywhere}
 
 
 def _row(outcomes: Mapping[Key, Mapping[str, list[object]]], name: str) -> Row:
     pairs = [(outcome, outcome["methods"].index(name)) for outcome in outcomes.values()]
     values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])  # type: ignore[misc]
-    runs, seconds = (float(np.mean([one[what][at] for one, at in pairs])) for what in ("runs", "seconds"))  # type: ignore[arg-type]
-    return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs, seconds)
+    runs = float(np.mean([one["runs"][at] for one, at in pairs]))  # type: ignore[arg-type]
+    return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs)
 
 
 def as_proposed(family: str) -> dict[str, Row]:
@@ -174,7 +160,6 @@ def as_proposed(family: str) -> dict[str, Row]:
 
 
 def measured() -> list[str]:
-    """Return the families with outcomes of the quick methods."""
     return [family for family in FAMILIES if rows(family, "quick")]
 
 
@@ -214,21 +199,20 @@ def front(every: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def compute_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
+def compute_table(every: Sequence[Entry]) -> Table:
+    """Return the methods by their quality as proposed, or else by their best."""
+    by: dict[str, dict[int | None, Entry]] = {}
+    for one in every:
+        by.setdefault(one.method, {})[one.budget] = one
+    quality = {name: own.get(None, max(own.values(), key=lambda one: one.quality)).quality for name, own in by.items()}
+    rows = []
+    for name in sorted({*by}, key=lambda name: -quality[name]):
+        own = by[name].get(None)
+        cells = [_cell(by[name].get(budget)) for budget in BUDGETS]
+        rows.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
+    sizes = (f"{len(rows(family, 'quick', True)[REFERENCE].keys)} of {family}" for family in compared())
     columns = ["method", "as proposed", "forwards", *(f"at {budget}" for budget in BUDGETS)]
-    by = {(one.method, one.budget): one for one in every}
-    methods = sorted({one.method for one in every}, key=lambda name: -_quality(by, name))
-    table = []
-    for name in methods:
-        own = by.get((name, None))
-        cells = [_cell(by.get((name, budget))) for budget in BUDGETS]
-        table.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
-    return columns, table
-
-
-def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> float:
-    own = {budget: one.quality for (method, budget), one in by.items() if method == name}
-    return own.get(None, max(own.values()))
+    return Table("At equal compute", columns, rows, note=f"Prompts: {', '.join(sizes)}.")
 
 
 def _cell(entry: Entry | None) -> str:
@@ -243,9 +227,9 @@ def draw(every: Sequence[Entry]) -> None:
     complete, best = [one for one in every if one.families == len(compared())], front(every)
     with plt.rc_context({"font.size": 8}):
         figure, axis = plt.subplots(figsize=(7, 4.5))
-        for heta, colour in ((False, "C0"), (True, "C3")):
-            some = [one for one in complete if one.method.startswith("heta") == heta]
-            axis.scatter(*_points(some), s=12, color=colour, label="HETA" if heta else "others", alpha=0.7)
+        for label, colour in (("others", "C0"), ("HETA", "C3")):
+            some = [one for one in complete if one.method.startswith("heta") == (label == "HETA")]
+            axis.scatter(*_points(some), s=12, color=colour, label=label, alpha=0.7)
         axis.step(*_points(best), where="post", color="0.6", linewidth=0.8, zorder=0)
         for one in best:
             name = one.method if one.budget is None else f"{one.method} at {one.budget}"
@@ -294,7 +278,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
         difference(row.values[:, at].tolist(), same.values[:, at].tolist(), same.templates).p for _, row, same in others
     ])  # fmt: skip
     signs = [np.sign(row.values[:, at].mean() - same.values[:, at].mean()) for _, row, same in others]
-    marks = {1.0: BETTER, -1.0: WORSE}
+    marks = {1.0: "▲ ", -1.0: "▼ "}
     return {
         name: marks.get(float(sign), "") if isfinite(p) and p <= LEVEL else ""
         for (name, _, _), p, sign in zip(others, p_values, signs, strict=True)
@@ -305,15 +289,8 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 def write() -> None:
     every = entries()
     draw(every)
-    note = f"Prompts: {prompts_compared()}."
-    columns, table = compute_table(every)
-    equal = Table("At equal compute", columns, table, note=note)
-    pages.write("rivals", [("What to use, by budget", reading(every)), equal, *map(family_section, measured())])
-
-
-def prompts_compared() -> str:
-    sizes = {family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()}
-    return ", ".join(f"{size} of {family}" for family, size in sizes.items())
+    steps = ("What to use, by budget", reading(every))
+    pages.write("rivals", [steps, compute_table(every), *map(family_section, measured())])
 
 
 def reading(every: Sequence[Entry]) -> str:

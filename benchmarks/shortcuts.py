@@ -7,7 +7,7 @@ The prompts are stories of the demo model with six facts and six sentences of fi
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from time import process_time
 from typing import Any
 
@@ -16,12 +16,12 @@ import torch
 
 import heta_lens
 from benchmarks import pages, reasoning_model
+from benchmarks.models import told
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import average, proportion
 from heta_lens.data.recall import Story, stories
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.attribot import AttriBot
-from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.prediction import Prediction
 
@@ -36,17 +36,15 @@ COLUMNS = ["way", "same first sentence", "ρ", "largest error, nats", "forwards"
 
 
 def run() -> None:
-    """Measure every way on the same prompts."""
     torch.set_num_threads(1)  # more only slow down a model of this size
     warnings.simplefilter("ignore", UserWarning)
     prompts = {str(number): story for number, story in enumerate(islice(stories("test", facts=6, filler=6), PROMPTS))}
     model, proxy = heta_lens.load_demo_model(), reasoning_model.load()
-    OUTCOMES.measure([(id,) for id in prompts], lambda key: outcome(model, proxy, prompts[str(key[0])]))
+    OUTCOMES.measure(product(prompts), lambda id: outcome(model, proxy, prompts[id]))
 
 
 def outcome(model: Any, proxy: Any, story: Story) -> dict[str, Any]:
-    ids = model.to_tokens(story.text)
-    prediction = Prediction.from_cache(ModelAdapter(model).cache(ids), story.answer, tokens=ids)
+    prediction = told(model, story)
     prediction.prompt.prefix()
     ways = {name: timed(partial(explained, prediction, proxy, options)) for name, options in WAYS.items()}
     alone = {

@@ -1,50 +1,265 @@
 """The cost of scores and of cheaper ways, beside a naive implementation of the paper's formulas (`reference`).
 
-Long contexts would take hours, so a part of the work is measured and stands for the rest (see `speed_parts`).
+Long contexts would take hours, so a part of the work is measured and stands for the rest. The naive implementation
+costs the same for every token. The exact path costs a start for each group of neighbours and then as much for each
+token of the group; both costs are interpolated over the number of positions that a run passes.
 """
 
 import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from rich.progress import track
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.models import MODELS, available, prompt
+from benchmarks.models import MODELS, SEED, available, counted_flops, predicted, prompt, shared_top
 from benchmarks.pages import Table, number
-from benchmarks.speed_parts import (
-    ALONE,
-    LENGTHS,
-    PARTS,
-    ROW,
-    SMALL,
-    Case,
-    Measured,
-    Read,
-    at_once,
-    counted,
-    exact_i,
-    floors,
-    forward_flops,
-    grouped_s,
-    one_by_one_s,
-    plan_of,
-    row_s,
-)
+from benchmarks.reference import block_curvature, gradient_graph, naive_information
+from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.python import versions
 from heta_lens._util.work import Allocations
 from heta_lens.diagnostics import agreement
-from heta_lens.methods.heta.curvature import OVERSAMPLING
-from heta_lens.methods.heta.hessian import hessian
-from heta_lens.methods.heta.windows import spans_over, windows_of
+from heta_lens.methods.heta.curvature import AT_ONCE, OVERSAMPLING, Curvature, Probed, Task
+from heta_lens.methods.heta.hessian import HessianOperator, hessian
+from heta_lens.methods.heta.probes import grouped_products
+from heta_lens.methods.heta.windows import Window, spans_over, windows_of
+from heta_lens.model.batching import MASKED, Batches, per_product
+from heta_lens.prediction.masking import masked_effects
+
+LENGTHS = [32, 128, 512, 2048]
+SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the shortest context alone
 
 
+class Plan(NamedTuple):
+    """Probes per token, and the measured part: tokens of the naive implementation, groups of ours; None for everything.
+
+    In a group, as many tokens are measured as run at once.
+    """
+
+    probes: int
+    naive: int | None
+    groups: int | None
+    batch: int | Literal["auto"] = "auto"
+
+
+PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4), 2048: Plan(10, 1, 3)}
+
+
+def plan_of(n: int, parameters: int) -> Plan:
+    if parameters < SMALL and n <= LENGTHS[0]:
+        return Plan(10, None, None)
+    return PLANS[max(length for length in PLANS if length <= n)]
+
+
+class Case(NamedTuple):
+    model: Any
+    ids: Tensor
+    prediction: heta_lens.Prediction
+    plan: Plan
+
+    @classmethod
+    def of(cls, model: Any, ids: Tensor, plan: Plan) -> "Case":
+        return cls(model, ids, predicted(model, ids), plan)
+
+    @property
+    def whole(self) -> Window:
+        return windows_of(self.prediction, [range(len(self.prediction))])[0]
+
+    @property
+    def target(self) -> int:
+        assert isinstance(self.prediction.target, int)
+        return self.prediction.target
+
+
+Read = Callable[[], float]
+"""A meter: seconds passed so far, or FLOPs counted."""
+
+
+class Measured(NamedTuple):
+    """The cost of all tokens, and the parts of the score found on the way, by position."""
+
+    total: float
+    found: dict[int, float]
+
+
+def spread(items: Sequence[Any], count: int | None) -> list[Any]:
+    """Return a number of items, spread evenly, the first and the last among them."""
+    if count is None or count >= len(items):
+        return [*items]
+    return [items[round(at)] for at in np.linspace(0, len(items) - 1, count)] if count > 1 else [items[0]]
+
+
+def grouped(piece: Window, start_cost: float, plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
+    """Return all groups of tokens that a piece scores, and the measured groups."""
+    groups = piece.by_start(piece.scored, start_cost)
+    return groups, spread(groups, plan.groups)
+
+
+def at_once(case: Case, piece: Window, products: bool = False) -> Batches:
+    return case.prediction.prompt.batches(case.plan.batch, len(piece.states), products=products)
+
+
+def reach(piece: Window, group: Sequence[int]) -> int:
+    return len(piece.states) - group[0]
+
+
+def extrapolated(measured: dict[int, tuple[float, float]], piece: Window, groups: Sequence[Sequence[int]]) -> float:
+    """Return the cost of groups, interpolated over positions: a start, and then each token."""
+    at, passed = sorted(measured), [reach(piece, group) for group in groups]
+    starts, tokens = (np.interp(passed, at, [measured[reached][k] for reached in at]) for k in range(2))
+    return float((starts + tokens * np.array([*map(len, groups)])).sum())
+
+
+def naive_tokens(case: Case, start_cost: float) -> list[int]:
+    """Return the measured tokens: the first of some groups, or all tokens."""
+    if case.plan.naive is None:
+        return [*range(case.ids.shape[1])]
+    return spread([group[0] for group in grouped(case.whole, start_cost, case.plan)[1]], case.plan.naive)
+
+
+def naive_s(case: Case, read: Read) -> Measured:
+    tokens, begun = naive_tokens(case, per_product(case.plan.probes)), read()
+    graph = gradient_graph(case.model, case.ids, case.target)
+    built = read()
+    curvatures = {i: float(block_curvature(graph, i, case.plan.probes, SEED)) for i in tokens}
+    return Measured(built - begun + (read() - built) / len(tokens) * case.ids.shape[1], curvatures)
+
+
+def naive_i(case: Case, read: Read) -> Measured:
+    tokens, begun = naive_tokens(case, MASKED), read()
+    divergences = naive_information(case.model, case.ids, tokens).tolist()
+    each = (read() - begun) / (1 + len(tokens))
+    return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, divergences, strict=True)))
+
+
+def grouped_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
+    """Measure S with the default options; a single probe stands for the others of a long context."""
+    piece, shared = piece or case.whole, heta_lens.Heta().groups
+    assert shared is not None
+    if len(piece.scored) <= shared:
+        return one_by_one_s(case, read, piece)
+    batches, whole = at_once(case, piece, products=True), case.plan.groups is None
+    probes = case.plan.probes if whole else 1
+    wanted, begun = dict.fromkeys(piece.scored, range(probes)), read()
+    operator = hessian(piece.rerun(piece.scored.start - piece.span.start), batches)
+    built = read()
+    products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
+    each = (read() - built) / (shared * probes + 1)
+    found = Curvature.of(products.readings()).mean
+    curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}
+    return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
+
+
+def probing(probes: int, **options: Any) -> Probed:
+    """Return the estimator that probes every token alone."""
+    estimator = heta_lens.Heta(probes=probes, seed=SEED, groups=None, **options).estimator
+    assert isinstance(estimator, Probed)
+    return estimator
+
+
+def one_by_one_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
+    """Measure S of a few tokens of some groups, with ``groups=None``."""
+    piece = piece or case.whole
+    batches = at_once(case, piece, products=True)
+    measured: dict[int, tuple[float, float]] = {}
+    curvatures: dict[int, float] = {}
+    starts: list[float] = []
+
+    def watched(at: int) -> HessianOperator:
+        begun = read()
+        operator = hessian(piece.rerun(at), batches)
+        starts.append(read() - begun)
+        return operator
+
+    probes, task = dict.fromkeys(piece.span, range(case.plan.probes)), Task(piece, batches)
+    estimator = probing(case.plan.probes)
+    groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
+    for group in chosen:
+        copies = batches.of(reach(piece, group))
+        some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
+        begun = read()
+        bent = estimator.probe_each(task, probes, watched, [some])
+        each = (read() - begun - starts[-1]) / len(some)
+        measured[reach(piece, group)] = starts[-1], each
+        curvatures |= zip(some, bent.mean.tolist(), strict=True)
+    return Measured(extrapolated(measured, piece, groups), curvatures)
+
+
+def row_s(case: Case, read: Read) -> Measured:
+    piece, probes = case.whole, case.plan.probes
+    batches, places = at_once(case, piece, products=True), range(len(piece.span))
+    begun = read()
+    task, wanted = Task(piece, batches), dict.fromkeys(piece.span, range(probes))
+    probing(probes, support="row").probe_each(task, wanted, lambda at: hessian(piece.rerun(at), batches), [[*places]])
+    return Measured(read() - begun, {})
+
+
+@torch.no_grad()
+def exact_i(case: Case, read: Read, piece: Window | None = None) -> Measured:
+    """Measure I of some groups, for as many tokens of each as run at once."""
+    piece = piece or case.whole
+    prediction, batches = piece.prediction, at_once(case, piece)
+    measured: dict[int, tuple[float, float]] = {}
+    divergences: dict[int, float] = {}
+    groups, chosen = grouped(piece, MASKED, case.plan)
+    for group in chosen:
+        some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
+        begun = read()
+        where: dict[str, Any] = {"start": piece.start, "stop": piece.stop}
+        where["positions"] = [piece.start + place for place in some]
+        moved = masked_effects([prediction], "zero", DIVERGENCES["orig_masked"], batches=batches, **where)
+        measured[reach(piece, group)] = 0.0, (read() - begun) / len(some)
+        divergences |= zip(some, moved.divergence[0].tolist(), strict=True)
+    return Measured(extrapolated(measured, piece, groups), divergences)
+
+
+ROW, ALONE = 'curvature, support="row"', "curvature, groups=None"
+PARTS = ("curvature", "information")
+
+
+def counted(run: Callable[[Read], Any]) -> Any:
+    with FlopCounterMode(display=False) as counter:
+        return run(lambda: float(counter.get_total_flops()))
+
+
+@torch.no_grad()
+def forward_flops(case: Case) -> float:
+    """Return the FLOPs of one clean run of the whole prompt, every position unembedded."""
+    return counted_flops(partial(case.model, case.ids))
+
+
+def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
+    """Return the FLOPs of a run of the last q of n positions, worked out by hand: matrix products, and attention over
+    all keys. Only read positions run behind the last attention.
+    """
+    heads, values = (count * cfg.d_head for count in (cfg.n_heads, getattr(cfg, "n_key_value_heads", 0) or cfg.n_heads))
+    attention, mlp = 2 * (heads + values), (3 if cfg.gated_mlp else 2) * cfg.d_mlp
+    columns = cfg.n_layers * q * attention + ((cfg.n_layers - 1) * q + read) * mlp + read * cfg.d_vocab
+    return 2 * cfg.d_model * columns + cfg.n_layers * 4 * q * n * heads
+
+
+def floors(cfg: Any, n: int, probes: int) -> dict[str, float]:
+    """Return the least cost of products and runs: the token's own suffix alone, without the start.
+
+    A shared product runs the suffix of the first token, nearly everything.
+    """
+    runs, whole = sum(suffix_flops(cfg, n - i, n) for i in range(n)), suffix_flops(cfg, n, n)
+    shared = heta_lens.Heta().groups
+    alone = 2 * probes * runs
+    grouped = alone if shared is None or n <= shared else 2 * (shared * probes + 1) * whole
+    return {"curvature": grouped, "information": runs, ALONE: alone, ROW: 2 * probes * whole}
+
+
+# --------------------------------------------------------------------------------------------------- costs of the parts
 class Cost(NamedTuple):
     """The cost of one part of the score, naive and ours: seconds by repeat, FLOPs, MiB; and the difference of the
     parts.
@@ -70,16 +285,12 @@ def costs(case: Case, repeats: int, *, long: bool = False) -> dict[str, Cost]:
 
     A ``long`` context is measured with the default options only.
     """
-    curvature, information = PARTS["curvature"], PARTS["information"]
-    ours = {"curvature": curvature[1]} | ({} if long else {ALONE: one_by_one_s, ROW: row_s})
-    return {
-        **compared(case, curvature[0], ours, repeats),
-        **compared(case, information[0], {"information": information[1]}, repeats),
-    }
+    curvatures = {"curvature": grouped_s} | ({} if long else {ALONE: one_by_one_s, ROW: row_s})
+    informations = {"information": exact_i}
+    return compared(case, naive_s, curvatures, repeats) | compared(case, naive_i, informations, repeats)
 
 
 def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
-    """Compare each of our ways to a part of the score with the naive implementation."""
 
     def running(way: str) -> Callable[[Case, Read], Measured]:
         def run(case: Case, read: Read) -> Measured:
@@ -89,7 +300,6 @@ def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict
 
         return run
 
-    probes = case.plan.probes
     every = {"naive": naive, **{way: running(way) for way in ours}}
     seen, memory = dict[str, Measured](), dict[str, float]()
     for way, run in every.items():
@@ -97,7 +307,7 @@ def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict
             seen[way] = counted(lambda read, run=run: run(case, read))
         memory[way] = held.most / 2**20
     seconds = [{way: run(case, time.perf_counter).total for way, run in every.items()} for _ in range(repeats)]
-    floor = floors(case.model.cfg, case.ids.shape[1], probes)
+    floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
     return {
         way: Cost(
             [(one["naive"], one[way]) for one in seconds],
@@ -160,24 +370,14 @@ def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
     return [str(n), str(probes), f"{number(naive)} s", *said]
 
 
-FLOP_COLUMNS = [
-    "N",
-    "HVPs",
-    "masked runs",
-    "curvature, GFLOP",
-    "information, GFLOP",
-    "whole, GFLOP",
-    "whole / N",
-]
+FLOP_COLUMNS = ["N", "HVPs", "masked runs", "curvature, GFLOP", "information, GFLOP", "whole, GFLOP", "whole / N"]
 
 
 def flop_row(case: Case, parts: dict[str, Cost]) -> list[str]:
     """Return the cost of the whole score, also per token of context."""
-    work = heta_lens.Heta(probes=case.plan.probes).work(case.prediction)
+    work, n = heta_lens.Heta(probes=case.plan.probes).work(case.prediction), case.ids.shape[1]
     flops = [parts[part].flops[1] / 1e9 for part in PARTS]
-    n = case.ids.shape[1]
-    figures = (*flops, sum(flops), sum(flops) / n)
-    return [str(n), str(work.hvps), str(work.forwards), *map(number, figures)]
+    return [str(n), str(work.hvps), str(work.forwards), *map(number, (*flops, sum(flops), sum(flops) / n))]
 
 
 RANK = 64
@@ -208,7 +408,6 @@ def way_rows(case: Case, naive: float) -> Iterator[list[str]]:
         probes = {} if filled.get("variant") == "gs" else drawn
         attribution, seconds = (exact, whole) if options is BY_ITSELF else explained(case, probes | filled)
         agreed = agreement(attribution.scores, exact.scores)
-        top, expected = (set(one.scores.topk(min(10, n)).indices.tolist()) for one in (attribution, exact))
         yield [
             str(n),
             way,
@@ -218,7 +417,7 @@ def way_rows(case: Case, naive: float) -> Iterator[list[str]]:
             str(attribution.diagnostics["hvps"]),
             f"{agreed['rank_correlation']:.3f}",
             f"{agreed['l1']:.3f}",
-            f"{len(top & expected)} of {len(expected)}",
+            f"{shared_top(attribution.scores, exact.scores)} of {min(10, n)}",
         ]
 
 
@@ -236,15 +435,15 @@ LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
 def long_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
     """Yield long contexts: the middle window stands for all windows, and a few products for a low rank."""
     n = case.ids.shape[1]
-    full = part_costs["curvature"].ours, part_costs["information"].ours
+    full = tuple(part_costs[part].ours for part in PARTS)
     ways = {"full": full}
     with case.prediction.running():
         for size in (512, 128):
             placed = windows_of(case.prediction, spans_over(n, size, 0.5))
             middle = placed[len(placed) // 2]
             times = n / len(middle.scored)
-            part = [one(case, time.perf_counter, middle).total * times for one in (grouped_s, exact_i)]
-            ways[f"win, frozen windows of {size}"] = part[0], part[1]
+            part = (one(case, time.perf_counter, middle).total * times for one in (grouped_s, exact_i))
+            ways[f"win, frozen windows of {size}"] = tuple(part)
         ways[f"lr, rank {RANK}"] = low_rank_seconds(case), full[1]
     for way, seconds in ways.items():
         yield [str(n), way, *(f"~{number(part)}" for part in seconds), f"~{number(sum(full) / sum(seconds))}"]
@@ -276,13 +475,11 @@ TITLES = {
 
 
 def run(*models: str) -> None:
-    """Measure models and write their tables."""
     for name in models or available([*MODELS]):
         pages.write("speed", measured(name, LENGTHS))
 
 
 def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, str]]:
-    """Yield the tables of a model."""
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
     rows: dict[str, list[list[str]]] = {"costs": [], "flops": [], "ways": [], "long": [], "waits": []}
@@ -303,9 +500,5 @@ def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, s
         if rows[key]:
             yield Table(f"{name}: {title}", columns, rows[key], note=note)
     if rows["waits"]:
-        yield WAIT_TITLE, included(Table("", WAIT_COLUMNS, rows["waits"]))
-
-
-def included(table: Table) -> str:
-    """Return a table between marks, for the page of docs/ that includes it."""
-    return f"<!-- --8<-- [start:wait] -->\n\n{table.text}\n\n<!-- --8<-- [end:wait] -->"
+        waits = Table("", WAIT_COLUMNS, rows["waits"]).text
+        yield WAIT_TITLE, f"<!-- --8<-- [start:wait] -->\n\n{waits}\n\n<!-- --8<-- [end:wait] -->"  # docs/ includes it

@@ -42,10 +42,8 @@ class Timing(NamedTuple):
 def seconds(workers: Workers, prompts: int) -> float:
     with TemporaryDirectory() as folder:
         begun = perf_counter()
-        entries = [Entry.read(method) for method in METHODS]
-        evaluate(
-            "demo", suite("recall", limit=prompts), entries, METRICS, Path(folder), workers=workers, progress=False
-        )
+        some, entries = suite("recall", limit=prompts), [Entry.read(method) for method in METHODS]
+        evaluate("demo", some, entries, METRICS, Path(folder), workers=workers, progress=False)
         return perf_counter() - begun
 
 
@@ -55,10 +53,8 @@ def measured() -> dict[str, Timing]:
         {name: Timing(seconds(workers, PROMPTS), seconds(workers, FEW)) for name, workers in SETUPS.items()}
         for _ in range(ROUNDS)
     ]
-    return {
-        name: sorted((timings[name] for timings in rounds), key=lambda timing: timing.rate)[ROUNDS // 2]
-        for name in SETUPS
-    }
+    by_rate = {name: sorted((one[name] for one in rounds), key=lambda timing: timing.rate) for name in SETUPS}
+    return {name: timings[ROUNDS // 2] for name, timings in by_rate.items()}
 
 
 def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:

@@ -16,7 +16,7 @@ from rich.progress import track
 import heta_lens
 from benchmarks import pages
 from benchmarks.copied_words import prompts
-from benchmarks.models import load_stories3m
+from benchmarks.models import load_stories3m, predicted, shared_top
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, average, intervals_over, proportion
 from heta_lens.diagnostics import agreement
@@ -25,7 +25,7 @@ PROMPTS, JUDGED, LENGTH = 8, 3, 96  # on JUDGED of them a tolerance is checked
 PROBES, WINDOW = 10, 32
 TOLERANCE, PRUNE, MANY = 0.05, 1e-3, 200
 
-Predicted = Callable[[dict[str, Any]], tuple[str, float]]
+Foreseen = Callable[[dict[str, Any]], tuple[str, float]]
 
 
 def low_rank_tail(diagnostics: dict[str, Any]) -> tuple[str, float]:
@@ -44,7 +44,7 @@ def chance(diagnostics: dict[str, Any]) -> tuple[str, float]:
 
 WINDOWS = {"window": WINDOW}
 PER_WINDOW = {**WINDOWS, "window_gate": "per_window"}
-VARIANTS: dict[str, tuple[dict[str, Any], Predicted | None]] = {
+VARIANTS: dict[str, tuple[dict[str, Any], Foreseen | None]] = {
     "full, other probes": ({"seed": 1}, chance),
     "full, each token alone": ({"groups": None}, None),
     "full, each token alone, other probes": ({"groups": None, "seed": 1}, chance),
@@ -81,7 +81,6 @@ class Seen(NamedTuple):
 
 
 def run() -> None:
-    """Measure every variant, and the tolerances, on every prompt."""
     model, contexts = load_stories3m(), texts()
     for name, found, count in (("variants", compared, PROMPTS), ("variants_tolerance", kept, JUDGED)):
         outcomes = Outcomes(name)
@@ -112,14 +111,13 @@ def tolerances() -> Table:
 
 def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[str], Seen]]:
     """Yield every variant on one prompt, beside the full method."""
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+    prediction = predicted(model, ids)
     full = explain(prediction, {})
     yield ("full",), seen_as(full, full, None)
-    for variant, (options, predicted) in VARIANTS.items():
+    for variant, (options, foreseen) in VARIANTS.items():
         sizes = {"layers": prediction.adapter.layers // 2, "window": len(prediction) // 4}
         own = {name: size for name, size in sizes.items() if options.get(name) == 0}
-        yield (variant,), seen_as(explain(prediction, options | own), full, predicted)
+        yield (variant,), seen_as(explain(prediction, options | own), full, foreseen)
 
 
 def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_lens.Attribution:
@@ -129,20 +127,13 @@ def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_l
         return heta_lens.Heta(progress=False, **drawn | options)(prediction)
 
 
-def seen_as(attribution: heta_lens.Attribution, full: heta_lens.Attribution, predicted: Predicted | None) -> Seen:
+def seen_as(attribution: heta_lens.Attribution, full: heta_lens.Attribution, foreseen: Foreseen | None) -> Seen:
     scores = agreement(attribution.scores, full.scores)
     curvature = agreement(attribution.parts["curvature"], full.parts["curvature"])
     facts = {**attribution.diagnostics, "total": float(attribution.scores.sum())}
-    return Seen(
-        scores["rank_correlation"], curvature["rank_correlation"], scores["l1"], shared_top(attribution, full),
-        facts["hvps"], facts["forwards"],
-        None if predicted is None else predicted(facts),
-    )  # fmt: skip
-
-
-def shared_top(attribution: heta_lens.Attribution, full: heta_lens.Attribution) -> int:
-    top, expected = (set(one.scores.topk(min(10, len(one))).indices.tolist()) for one in (attribution, full))
-    return len(top & expected)
+    ranks, top = scores["rank_correlation"], shared_top(attribution.scores, full.scores)
+    predicted = foreseen(facts) if foreseen else None
+    return Seen(ranks, curvature["rank_correlation"], scores["l1"], top, facts["hvps"], facts["forwards"], predicted)
 
 
 WAYS = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
@@ -159,8 +150,7 @@ class Kept(NamedTuple):
 
 def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kept]]:
     """Yield the outcome of each tolerance on one prompt, against the mean of many other probes."""
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+    prediction = predicted(model, ids)
     truth = explain(prediction, {"groups": None, "probes": MANY, "seed": 1}).scores
     for most, prune in WAYS:
         attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})

@@ -34,9 +34,9 @@ def test_a_refusal_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("not in half precision")
 
     monkeypatch.setattr(precision, "scores", scores)
-    assert precision.difference(("4.3", "bfloat16", "lime", 0)) == "not in half precision"
+    assert precision.difference("4.3", "bfloat16", "lime", 0) == "not in half precision"
     monkeypatch.setattr(precision, "scores", lambda setting, *_: torch.tensor([1.0, -3.0 + (setting != "float32")]))
-    assert precision.difference(("4.3", "bfloat16", "lime", 0)) == 0.25
+    assert precision.difference("4.3", "bfloat16", "lime", 0) == 0.25
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
@@ -83,8 +83,8 @@ def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.Mo
     outcome = pareto.measured(prompt, counted=True)
     assert outcome["length"] == len(prompt.prediction) and outcome["ways"].keys() == outcome["flops"].keys() == {*ways}
     assert outcome["flops"]["row"] < outcome["flops"][pareto.DEFAULT]
-    whole = pareto.scored(prompt.prediction, {"probes": 2})
-    reference = pareto.scored(prompt.prediction, pareto.REFERENCE)
+    whole = pareto.scored(prompt.prediction, probes=2)
+    reference = pareto.scored(prompt.prediction, **pareto.REFERENCE)
     ranks = rank_correlation(whole.scores, reference.scores)  # which combining the parts must not change
     assert outcome["ways"][pareto.DEFAULT].ranks == pytest.approx(ranks, abs=1e-6)
     (row,) = (row for row in pareto.rows([outcome], pareto.points([outcome]), ["one"]) if row[0] == "row")

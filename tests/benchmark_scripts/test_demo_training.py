@@ -16,7 +16,7 @@ from heta_lens.model.loading import DEMO
 
 
 def test_the_packaged_tokenizer_is_the_one_of_the_script(tmp_path: Path) -> None:
-    train.write_tokenizer(tmp_path)
+    train.demo_tokenizer().save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / name).read_text() == (DEMO / name).read_text()
     assert AutoTokenizer.from_pretrained(DEMO).get_vocab() == vocabulary()

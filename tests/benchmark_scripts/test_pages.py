@@ -61,11 +61,11 @@ def test_intervals_are_over_clusters() -> None:
 def test_an_interrupted_measurement_resumes(tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def measured(key: Any) -> dict[str, int]:
-        asked.append(key)
-        if key == (3, "x"):
+    def measured(number: int, letter: str) -> dict[str, int]:
+        asked.append((number, letter))
+        if number == 3:
             raise KeyboardInterrupt
-        return {"square": key[0] ** 2}
+        return {"square": number**2}
 
     kept, keys = Outcomes("squares", tmp_path / "measured"), [(number, "x") for number in range(5)]
     with pytest.raises(KeyboardInterrupt):

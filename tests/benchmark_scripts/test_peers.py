@@ -11,19 +11,8 @@ import torch
 
 import heta_lens
 from benchmarks.models import MODELS, STORIES3M, prompt
-from benchmarks.peers import (
-    COLUMNS,
-    Asked,
-    Ran,
-    Side,
-    Work,
-    between_seeds,
-    by_captum,
-    by_hand,
-    ours,
-    row,
-)
-from benchmarks.peers_elsewhere import PYTHON, elsewhere
+from benchmarks.peers import COLUMNS, PYTHON, Asked, Work, between_seeds, by_captum, by_hand, elsewhere, ours, row
+from benchmarks.peers_worker import Ran, Side
 from helpers import zoo
 from helpers.asking import relative
 from heta_lens._util.python import quietly

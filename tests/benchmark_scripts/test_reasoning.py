@@ -1,5 +1,6 @@
 """The benchmark of following an answer through the reasoning: what is trained, predicted, and counted as found."""
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import heta_lens
 from benchmarks import reasoning, reasoning_model
 from benchmarks.demo_training import vocabulary
+from heta_lens.data import recall
 from heta_lens.data.recall import Draw, split_of
 
 KNOWN = {index: token for token, index in vocabulary().items()}
@@ -23,7 +25,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def stories() -> list[Any]:
-    return reasoning.asked("dev", 30)
+    return [*islice(recall.stories("dev", hops=2, facts=reasoning.FACTS), 30)]
 
 
 def test_a_question_is_followed_by_what_the_model_is_to_write() -> None:

@@ -94,7 +94,7 @@ def test_a_metric_is_evaluated_by_others_and_by_controls() -> None:
     found = worth(GOOD, means, methods)
     assert (found.evidence, found.interventions) == pytest.approx((1, 1))
     assert (found.random_place, found.recency_place, found.methods) == (3, 2, 3)
-    assert found.sound and not found.positional
+    assert found.sound
     part = worth(
         GOOD._replace(metric=Measure("morf", "MoRF")),
         means | {"morf": -goodness(GOOD), "abpc": goodness(GOOD)},

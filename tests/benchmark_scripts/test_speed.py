@@ -7,15 +7,16 @@ import torch
 
 from benchmarks import long, models, pages, speed
 from benchmarks.reference import naive_curvature, naive_information
-from benchmarks.speed import costs
-from benchmarks.speed_parts import (
-    PARTS,
+from benchmarks.speed import (
     ROW,
     Case,
     Plan,
+    costs,
     counted,
+    exact_i,
     forward_flops,
     grouped_s,
+    naive_i,
     naive_s,
     one_by_one_s,
     suffix_flops,
@@ -54,7 +55,7 @@ def test_it_costs_less_than_the_naive_implementation_and_more_than_the_floor(cas
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("ways", [*PARTS.values(), (naive_s, one_by_one_s)])
+@pytest.mark.parametrize("ways", [(naive_s, grouped_s), (naive_i, exact_i), (naive_s, one_by_one_s)])
 def test_a_sample_stands_for_all(ways: tuple[Any, Any]) -> None:
     """By the FLOPs that are counted, which chance has no part in; a plan without limits measures every token."""
     model = zoo.native_bridge()

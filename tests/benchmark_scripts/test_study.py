@@ -12,8 +12,7 @@ from benchmarks import certainty, contest, prompts, rivals
 from benchmarks.interventions import MEASURES, measures
 from benchmarks.outcomes import Outcomes
 from benchmarks.prompts import FAMILIES, Case
-from benchmarks.study import CANDIDATES, KL_ONLY, LITERAL, Candidate
-from benchmarks.study_parts import Measured, gradient_gate, measured
+from benchmarks.study import CANDIDATES, KL_ONLY, LITERAL, Candidate, Measured, gradient_gate
 from heta_lens.metrics import abpc, curve, mean_effect, patch_correlation
 from heta_lens.metrics.scores import ordinary
 from heta_lens.model.hooks import values_name
@@ -31,7 +30,7 @@ def case() -> Case:
 
 @cache
 def parts() -> Measured:
-    return measured(case().prediction, ("zero", "mean"), ("block", "gs"))
+    return Measured.of(case().prediction, ("zero", "mean"), ("block", "gs"))
 
 
 @pytest.mark.sample(quick=0, test=2)
