@@ -112,13 +112,14 @@ def _read(file: IO[bytes], place: str, kind: str, version: int, make: Callable[[
     try:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, LONGEST_HEADER))).get("__metadata__") or {}
+        own_kind, own_version = header.get("format"), header.get("version")
     except Exception as error:
         raise ValueError(f"{place} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
-    if header.get("format") != kind:
+    if own_kind != kind:
         raise OtherKind(f"{place} is a safetensors file, but not a {kind} file")
-    if header.get("version") != str(version):
+    if own_version != str(version):
         raise ValueError(
-            f"{place} was written as version {brief(header.get('version'))} of {kind}, and this heta_lens reads "
+            f"{place} was written as version {brief(own_version)} of {kind}, and this heta_lens reads "
             f"version {version}: install the heta_lens that wrote the file"
         )
     try:

@@ -407,7 +407,7 @@ def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab
     gap = float((now - clean)[likely].abs().max())
     if not gap <= allowed:
         return f"the prediction by {gap:.1e} nats"
-    off = distance(now, clean).relative
+    off, _ = distance(now, clean)
     return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
 
 

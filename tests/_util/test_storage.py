@@ -96,7 +96,12 @@ def test_a_pickle_is_refused_unread(path: Path, write: Any):
         load(path, KIND, 1)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"some text that is long enough", bytes(100), b"\xff" * 100])
+NOT_METADATA = (24).to_bytes(8, "little") + b'{"__metadata__":"text"}  '
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"some text that is long enough", bytes(100), b"\xff" * 100, NOT_METADATA]
+)
 def test_any_other_file_is_refused(path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"value\.safetensors is not a {KIND} file"):
