@@ -37,7 +37,7 @@ PATIENCE = 2.0  # seconds before a bar appears
 LONG = 10.0  # remaining seconds from which cheaper settings are suggested
 FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and at most between two lines
 ENOUGH = 0.1  # share of the work from which the remaining time is estimated
-FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
+FORWARDS = {"backwards": 2, "hvps": 2}  # cost in forwards
 
 _counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
 _in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
@@ -55,7 +55,7 @@ class Work:
     @property
     def worth(self) -> int:
         """The runs in plain forwards: a backward counts as two, and so does a Hessian-vector product."""
-        return self.forwards + 2 * (self.backwards + self.hvps)
+        return _in_forwards(vars(self))
 
     def __add__(self, other: "Work") -> "Work":
         return Work(self.forwards + other.forwards, self.backwards + other.backwards, self.hvps + other.hvps)
