@@ -213,21 +213,17 @@ def _quantiles(values: Iterable[float]) -> list[str]:
     return [f"{round(value, 2) + 0:.2f}" for value in quantiles]  # 0, not -0
 
 
-class Evaluated(NamedTuple):
-    in_five: bool
-    mass: float
-    dsa: float
-    f1: float
+def verdict(scores: Tensor, story: Story) -> tuple[bool, float, float, float]:
+    """Return whether the evidence is in the top five, its mass, DSA and F1.
 
-
-def verdict(scores: Tensor, story: Story) -> Evaluated:
-    """Evaluate scores on all tokens but the first, which collects attention with nowhere to go."""
+    The first token counts nowhere, because attention with nowhere to go collects there.
+    """
     scores = scores.clone()
     scores[0] = 0
     evidence, gold, distractor = (_positions(some) for some in (story.evidence, story.gold, story.distractor))
     in_five = bool({1 + at for at in scores[1:].topk(5).indices.tolist()} & evidence)
     agreed = f1(scores, gold, candidates=range(1, len(scores)))
-    return Evaluated(in_five, evidence_mass(scores, evidence), dsa(scores, evidence, distractor, gold), agreed)
+    return in_five, evidence_mass(scores, evidence), dsa(scores, evidence, distractor, gold), agreed
 
 
 def attributions(kind: str) -> Table:

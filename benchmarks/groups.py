@@ -168,7 +168,7 @@ PAIR_COLUMNS = [*("model", "groups", "HVPs", "error of the 20 largest, %", "of t
 
 
 def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    pairs = partial(scored, prediction, interactions=True, gamma=0)
+    pairs: Any = partial(scored, prediction, interactions=True, gamma=0)
     upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
 
     expected = pairs(groups=None, probes=MANY, seed=SEED).interactions[upper]

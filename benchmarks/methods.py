@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice, product
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -33,6 +33,8 @@ LOOPED, TURNS = ["leave_one_out", "lime", "kernel_shap", "context_cite"], 5
 LOOP_COLUMNS = ["method", "runs", "a loop, s", "the method, s", "loop / method"]
 COLUMNS = ["method", "prompts", "first is evidence", "evidence mass", "s", "forwards' worth"]
 
+Outcome = tuple[bool, float, float, float]
+"""Is the highest score on the evidence; its mass; seconds; forwards' worth."""
 Options = Callable[[Story], dict[str, Any]]
 OF_SENTENCES = ("context_cite", "arc_jsd", "attribot", "shapiq")
 AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS} | {
@@ -41,13 +43,6 @@ AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS
 }
 AS_THEY_ARE = "As they are"
 BUDGETS = {f"{budget} forwards": budget for budget in (3, 30, 100)}
-
-
-class Outcome(NamedTuple):
-    first: bool
-    mass: float
-    seconds: float
-    worth: float
 
 
 def run() -> None:
@@ -61,7 +56,7 @@ def measured(model: Any, prompts: Sequence[Story], how: str, label: str) -> dict
     """Return a method's outcomes, or the reason of a refusal."""
     budget, outcomes = BUDGETS.get(how), list[Outcome]()
     for number, story in enumerate(prompts if budget is None else prompts[:SLOW]):
-        if number == SLOW and np.median([one.seconds for one in outcomes]) > PATIENCE:
+        if number == SLOW and np.median([seconds for *_, seconds, _ in outcomes]) > PATIENCE:
             break
         try:
             counting = budget is None and number < COUNTED
@@ -91,7 +86,7 @@ def outcome(model: Any, story: Story, label: str, budget: int | None, counting: 
     scores[0] = 0  # the token that only begins the text, where what has nowhere to go collects
     evidence = {at for stretch in story.evidence for at in stretch.tokens}
     first = 1 + int(scores[1:].argmax())
-    return Outcome(first in evidence, evidence_mass(scores, evidence), seconds, worth)
+    return first in evidence, evidence_mass(scores, evidence), seconds, worth
 
 
 def one_by_one(model: Any, story: Story, name: str) -> tuple[int, list[tuple[float, float]]]:

@@ -144,10 +144,10 @@ def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
     return {name: _row(outcomes, name) for name in methods if name in everywhere}
 
 
-def _row(outcomes: Mapping[Key, Mapping[str, list[object]]], name: str) -> Row:
+def _row(outcomes: Mapping[Key, Any], name: str) -> Row:
     pairs = [(outcome, outcome["methods"].index(name)) for outcome in outcomes.values()]
-    values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])  # type: ignore[misc]
-    runs = float(np.mean([one["runs"][at] for one, at in pairs]))  # type: ignore[arg-type]
+    values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])
+    runs = float(np.mean([one["runs"][at] for one, at in pairs]))
     return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs)
 
 
@@ -205,14 +205,14 @@ def compute_table(every: Sequence[Entry]) -> Table:
     for one in every:
         by.setdefault(one.method, {})[one.budget] = one
     quality = {name: own.get(None, max(own.values(), key=lambda one: one.quality)).quality for name, own in by.items()}
-    rows = []
-    for name in sorted({*by}, key=lambda name: -quality[name]):
+    table = []
+    for name in sorted(quality, key=lambda name: -quality[name]):
         own = by[name].get(None)
         cells = [_cell(by[name].get(budget)) for budget in BUDGETS]
-        rows.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
+        table.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
     sizes = (f"{len(rows(family, 'quick', True)[REFERENCE].keys)} of {family}" for family in compared())
     columns = ["method", "as proposed", "forwards", *(f"at {budget}" for budget in BUDGETS)]
-    return Table("At equal compute", columns, rows, note=f"Prompts: {', '.join(sizes)}.")
+    return Table("At equal compute", columns, table, note=f"Prompts: {', '.join(sizes)}.")
 
 
 def _cell(entry: Entry | None) -> str:

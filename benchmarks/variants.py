@@ -5,8 +5,8 @@ probes, and the products saved. The prompts are stories of copied_words, three i
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,16 +70,6 @@ VARIANTS: dict[str, tuple[dict[str, Any], Foreseen | None]] = {
 }
 
 
-class Seen(NamedTuple):
-    ranks: float
-    curvature_ranks: float
-    l1: float
-    top_ten: int
-    hvps: int
-    forwards: int
-    predicted: tuple[str, float] | None
-
-
 def run() -> None:
     model, contexts = load_stories3m(), texts()
     for name, found, count in (("variants", compared, PROMPTS), ("variants_tolerance", kept, JUDGED)):
@@ -96,21 +86,21 @@ def write() -> None:
 def variants() -> Table:
     names = ["full", *VARIANTS]
     outcomes, missing = Outcomes("variants").of([(at, name) for name in names for at in range(PROMPTS)])
-    of = {name: {int(at): Seen(*one) for (at, variant), one in outcomes.items() if variant == name} for name in names}
+    of = {name: {at: one for (at, variant), one in outcomes.items() if variant == name} for name in names}
     rows = [row(name, [*some.values()], [*some]) for name, some in of.items() if some]
     return Table("Every variant", COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
 
 
 def tolerances() -> Table:
     outcomes, missing = Outcomes("variants_tolerance").of([(at, *way) for at in range(JUDGED) for way in WAYS])
-    of = {way: {key[0]: Kept(*one) for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
+    of = {way: {key[0]: one for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
     rows = [kept_row(*way, some) for way, some in of.items() if some]
     title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes of each alone"
     return Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
 
 
-def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[str], Seen]]:
-    """Yield every variant on one prompt, beside the full method."""
+def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[str], Sequence[Any]]]:
+    """Yield every variant on one prompt, in the order of the columns, beside the full method."""
     prediction = predicted(model, ids)
     full = explain(prediction, {})
     yield ("full",), seen_as(full, full, None)
@@ -127,43 +117,41 @@ def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_l
         return heta_lens.Heta(progress=False, **drawn | options)(prediction)
 
 
-def seen_as(attribution: heta_lens.Attribution, full: heta_lens.Attribution, foreseen: Foreseen | None) -> Seen:
+def seen_as(
+    attribution: heta_lens.Attribution, full: heta_lens.Attribution, foreseen: Foreseen | None
+) -> Sequence[Any]:
     scores = agreement(attribution.scores, full.scores)
     curvature = agreement(attribution.parts["curvature"], full.parts["curvature"])
     facts = {**attribution.diagnostics, "total": float(attribution.scores.sum())}
     ranks, top = scores["rank_correlation"], shared_top(attribution.scores, full.scores)
     predicted = foreseen(facts) if foreseen else None
-    return Seen(ranks, curvature["rank_correlation"], scores["l1"], top, facts["hvps"], facts["forwards"], predicted)
+    return ranks, curvature["rank_correlation"], scores["l1"], top, facts["hvps"], facts["forwards"], predicted
 
 
 WAYS = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
 KEPT_COLUMNS = ["probes at most", "prune", "within the tolerance", "sure by their own account", "HVPs", "of full's"]
 
 
-class Kept(NamedTuple):
-    """A tolerance on one prompt: tokens within the tolerance, the number of sure tokens, and the cost."""
+def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], tuple[list[int], int, int]]]:
+    """Yield which tokens are within each tolerance, how many are sure, and the HVPs.
 
-    near: list[int]
-    sure: int
-    hvps: int
-
-
-def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kept]]:
-    """Yield the outcome of each tolerance on one prompt, against the mean of many other probes."""
+    The tokens of one prompt are compared with the mean of many other probes.
+    """
     prediction = predicted(model, ids)
     truth = explain(prediction, {"groups": None, "probes": MANY, "seed": 1}).scores
     for most, prune in WAYS:
         attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
         near = (attribution.scores - truth).abs() <= TOLERANCE * truth.max()
         unsure, hvps = (attribution.diagnostics[name] for name in ("unsure", "hvps"))
-        yield (most, prune), Kept(near.int().tolist(), len(attribution) - unsure, hvps)
+        yield (most, prune), (near.int().tolist(), len(attribution) - unsure, hvps)
 
 
-def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]:
+def kept_row(most: int, prune: float, outcomes: Mapping[int, tuple[list[int], int, int]]) -> list[str]:
     """Return the row of a tolerance, with intervals over prompts, because tokens of a prompt are dependent."""
-    near = [hit for one in outcomes.values() for hit in one.near]
-    prompts = [at for at, one in outcomes.items() for _ in one.near]
-    sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in outcomes.values()), strict=True))
+    nears, *counts = zip(*outcomes.values(), strict=True)
+    near = [hit for hits in nears for hit in hits]
+    prompts = [at for at, hits in zip(outcomes, nears, strict=True) for _ in hits]
+    sure, hvps = map(sum, counts)
     shared = heta_lens.Heta().groups
     assert shared is not None and shared < LENGTH, "a context of so many tokens takes as many products as any other"
     costs = f"{hvps / len(outcomes):.0f}", f"{hvps / len(outcomes) / (shared * PROBES + 1):.2f}"
@@ -173,9 +161,9 @@ def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]
 COLUMNS = ["variant", "ρ", "ρ of S", "L1", "top ten", "HVPs", "forwards", "predicted"]
 
 
-def row(variant: str, outcomes: list[Seen], prompts: list[int]) -> list[str]:
-    ranks, curvature, l1, top, hvps, forwards = list(zip(*outcomes, strict=True))[:6]
-    said = [one.predicted for one in outcomes if one.predicted is not None]
+def row(variant: str, outcomes: Sequence[Sequence[Any]], prompts: list[int]) -> list[str]:
+    ranks, curvature, l1, top, hvps, forwards, predictions = zip(*outcomes, strict=True)
+    said = [one for one in predictions if one is not None]
     predicted = f"{said[0][0]} {average([value for _, value in said], prompts, None, 3)}" if said else ""
     # The full method is itself by definition, which is no measurement.
     ends = [None] * 4 if variant == "full" else [(-1, 1), (-1, 1), (0, 2), (0, 10)]
