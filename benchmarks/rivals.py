@@ -289,7 +289,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 def write() -> None:
     every = entries()
     draw(every)
-    steps = ("What to use, by budget", reading(every))
+    steps = ("The best here, by budget", reading(every))
     pages.write("rivals", [steps, compute_table(every), *map(family_section, measured())])
 
 
@@ -302,7 +302,8 @@ def reading(every: Sequence[Entry]) -> str:
     complete = [one for one in every if one.budget is None and one.families == len(compared())]
     place = [one.method for one in sorted(complete, key=lambda one: -one.quality)].index(REFERENCE) + 1
     return (
-        f"In order of cost: {steps}.\n\n`{REFERENCE}` as published is number {place} of {len(complete)} rows (methods "
+        f"On these prompts of small models, in order of cost: {steps}. [Choosing a method](choosing.md) proposes by "
+        f"prompts of real models.\n\n`{REFERENCE}` as published is number {place} of {len(complete)} rows (methods "
         f"as they are proposed, other settings of some, and controls) that explain all {len(compared())} families of "
         "prompts."
     )

@@ -421,7 +421,7 @@ def winners_table(found: Sequence[Confirmation]) -> Table:
         costs = [f"{best.runs:.0f}", f"{best.rank:.1f}"]
         rows.append([allowed, f"`{best.candidate.name}`", *costs, *verdicts[best.candidate]])
     note = "*mean rank*: among the candidates that are within a budget, so that the rows cannot be compared."
-    return Table("The winners", [*columns, "recommended"], rows, note=note)
+    return Table("The winners", [*columns, "kept by the protocol"], rows, note=note)
 
 
 def ranks_by_family() -> list[Float[np.ndarray, "candidate"]]:

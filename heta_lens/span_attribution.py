@@ -169,7 +169,7 @@ class Hops(NamedTuple):
 
 
 def hops(scores: Float[Tensor, "pos"], written: Sequence[Float[Tensor, "_"]]) -> Hops:
-    """Return the hops of a target's ``scores`` when the ``written`` tokens pass scores on.
+    """Split a target's ``scores`` by the number of ``written`` tokens that a score passed through.
 
     A written token with a row of scores passes the target's score on to the earlier tokens, in proportion to the row.
     Written tokens among the earlier tokens pass the score on in turn. A written token with a row of zeros keeps the

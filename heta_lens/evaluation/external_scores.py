@@ -219,7 +219,7 @@ class ExternalMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in a request."""
+        """The method in a run's request: the label, the file and the digest."""
         return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
 
     @cached_property

@@ -79,7 +79,7 @@ class Entry:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in a request."""
+        """The method in a run's request: the name, the options and the budget."""
         budget = {} if self.budget is None else {"budget": self.budget}
         return {"method": self.method, "options": dict(self.options), **budget}
 
@@ -125,7 +125,7 @@ class ReadyMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The entry of the method in a request: the origin and the options.
+        """The method in a run's request: the origin and the options.
 
         A digest of a function's source keeps another function of the same name from resuming an evaluation.
         """

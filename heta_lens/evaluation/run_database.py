@@ -359,8 +359,10 @@ class RunDatabase:
         tasks: Any = pd.DataFrame([*map(tuple, rows)], columns=["method", "size", "state", "waited"])
         done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")].astype({"waited": float})
         left = tasks[tasks["state"].isin(["pending", "claimed"])]
+        if not len(left):
+            return 0.0
         if not len(done):
-            return None if len(left) else 0.0
+            return None
         logarithms = np.log(done[["size", "waited"]].clip(lower=1e-4))
         around = logarithms - logarithms.groupby(done["method"]).transform("mean")
         spread = float((around["size"] ** 2).sum())

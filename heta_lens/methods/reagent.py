@@ -293,7 +293,7 @@ def best(belief: Float[Tensor, "pos"], count: int) -> Bool[Tensor, "pos"]:
 
 
 def aggregated(probes: Sequence[Probe], top: int, prediction: Prediction) -> Scores:
-    """Average the probes that stopped, or every probe if no probe stopped; several probes decide on the rationale."""
+    """Average the probes that stopped, or all if none did; the rationale is the tokens that enough probes agree on."""
     stopped = [probe for probe in probes if probe.stopped]
     counted = stopped or probes
     shares = torch.stack([probe.belief.softmax(0) for probe in counted])

@@ -443,7 +443,7 @@ def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook
 
 
 def _remove(added: Iterable[tuple[Any, Any]]) -> None:
-    """Remove hooks from their points; an interrupted ``add_hook`` may leave a hook with torch only."""
+    """Remove hooks from their points, and hooks that an interrupted ``add_hook`` registered with torch alone."""
     for point, hook in added:
         for key, function in list(point._forward_hooks.items()):
             for cell in getattr(function, "__closure__", None) or ():

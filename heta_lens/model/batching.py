@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, itemsize: int) -> "Sizes":
-        """Return the sizes of a configuration of transformers."""
+        """Read the sizes that determine memory from a configuration of transformers."""
         text = config.get_text_config()
         d, heads = text.hidden_size, text.num_attention_heads
         own = getattr(text, "num_key_value_heads", None) or heads

@@ -74,6 +74,12 @@ def states(database: RunDatabase) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows]
 
 
+def test_nothing_is_left_of_a_finished_run(folder: Path, database: RunDatabase) -> None:
+    assert database.seconds_left() is None  # nothing is known yet
+    with reading(folder) as finished:
+        assert finished.seconds_left() == 0
+
+
 # ------------------------------------------------------------------------------------------------------------ contents
 def test_one_line_of_pandas_reads_a_run_and_a_copy_of_it(folder: Path, tmp_path: Path) -> None:
     assert os.listdir(folder) == [RUN]
