@@ -175,7 +175,8 @@ def size(kind: tuple[Draw, Aggregate], count: int, trials: int) -> float:
     (draw_from, aggregate), draw, p_values = kind, np.random.default_rng(count), []
     for _ in range(trials):
         values, owners = draw_from(draw, count)
-        p_values.append(difference(*np.split(values, 2, axis=1), owners, aggregate).p)
+        ours, theirs = np.split(values, 2, axis=1)
+        p_values.append(difference(ours, theirs, owners, aggregate).p)
     return float(np.mean(np.array(p_values) < 1 - CONFIDENCE))
 
 
