@@ -76,9 +76,10 @@ class Diagnostics(Mapping[str, Any]):
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> "Diagnostics":
         """Return the diagnostics of a mapping from names to facts."""
-        shared, costs = ({name: known[name] for name in names if name in known} for names in (_FIELDS, _COSTS))
-        others = {name: value for name, value in known.items() if not (name in shared or name in costs)}
-        return cls(**shared, cost=Cost(**costs), of_method=others)
+        rest = dict(known)
+        cost = Cost(**{name: rest.pop(name) for name in _COSTS if name in rest})
+        shared = {name: rest.pop(name) for name in _FIELDS if name in rest}
+        return cls(**shared, cost=cost, of_method=rest)
 
     @cached_property
     def _known(self) -> dict[str, Any]:

@@ -201,7 +201,9 @@ class Options:
     def unused_options(self) -> tuple[str, ...]:
         """Given options without effect; None and False leave something off and do not count."""
         reasons = self.without_effect
-        given = chosen(self).items() if reasons else ()
+        if not reasons:
+            return ()
+        given = chosen(self).items()
         return tuple(name for name, value in given if name in reasons and value is not None and value is not False)
 
     def unused_message(self) -> str:
