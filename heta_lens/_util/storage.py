@@ -3,11 +3,11 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from jaxtyping import jaxtyped
@@ -108,7 +108,7 @@ def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any
         return _read(file, str(path), kind, version, make)
 
 
-def _read(file: IO[bytes], place: str, kind: str, version: int, make: Callable[[Any], Any]) -> Any:
+def _read(file: BufferedIOBase, place: str, kind: str, version: int, make: Callable[[Any], Any]) -> Any:
     try:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, LONGEST_HEADER))).get("__metadata__") or {}

@@ -39,7 +39,8 @@ class SavedFunction:
         raise ValueError(self.why)
 
 
-def kind_of(target: Target) -> Kind:
+def kind_of(target: Any) -> Kind:
+    """Return the kind of a target, of ids or of texts."""
     if isinstance(target, tuple):
         return "contrast"
     return "function" if callable(target) else "set" if isinstance(target, frozenset) else "token"

@@ -39,7 +39,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         typer.echo(f"heta-lens {heta_lens.__version__}")
         raise typer.Exit
@@ -48,8 +48,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def heta_lens_command(
     version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
+        bool | None, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = None,
 ) -> None:
     """Which tokens made the model say that?"""
 

@@ -1,11 +1,11 @@
 """Instances: prompts to explain, with known facts about the prompt; read from and written to lines of JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from heta_lens._util.files import brief, check_utf8, write_atomically
 from heta_lens._util.options import check_choice, hint, is_whole
@@ -13,6 +13,8 @@ from heta_lens._util.text import Span, plain
 from heta_lens.data.records import Record, each, json_lines, place_of
 from heta_lens.model.tokenizer import checked_messages
 
+Spans: TypeAlias = Sequence[Any]
+"""Given as pairs ``(start, stop)`` in any order; kept as a sorted tuple of `Span`."""
 SPANS = ("support", "gold", "distractor", "question")
 OTHERS = ("counterfactual", "paraphrase")
 
@@ -31,17 +33,17 @@ class Instance:
     """The expected continuation, with the blank before it. None: the model's next token."""
     template: str = ""
     """Prompts of a template are not independent: statistics resample whole templates."""
-    support: tuple[Span, ...] = ()
-    gold: tuple[Span, ...] = ()
-    distractor: tuple[Span, ...] = ()
-    question: tuple[Span, ...] = ()
-    choices: tuple[str, ...] = ()
+    support: Spans = ()
+    gold: Spans = ()
+    distractor: Spans = ()
+    question: Spans = ()
+    choices: Sequence[str] = ()
     """The possible answers."""
     counterfactual: "Instance | None" = None
     """As many tokens, with other gold words that tell another answer."""
     paraphrase: "Instance | None" = None
     """The same content in other words."""
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: Sequence[Mapping[str, Any]] = ()
     """The messages of a chat, which the model's template makes the prompt of. ``text`` is then for people only."""
 
     def __post_init__(self) -> None:

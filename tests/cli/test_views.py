@@ -96,7 +96,7 @@ def test_files_without_an_attribution_are_refused(tmp_path: Path) -> None:
     for name, message in (
         ("a.txt", "a.txt is not a heta_lens.attribution file: it is not a safetensors file"),
         ("b", "b is a safetensors file without an attribution"),
-        ("c", "c is not a heta_lens.attribution file: it is not a safetensors file"),
+        ("c", "c is a damaged heta_lens.attribution file"),
         ("d", "d: there is no such file"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
