@@ -470,7 +470,7 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     return method
 
 
-def _worth(method: Method, prediction: Prediction, name: str, size: int) -> float:
+def _worth(method: Method, prediction: Prediction, name: str, size: int) -> float | int:
     """The work with an option of this size; infinite for a size that the option does not take."""
     try:
         return replace(method, **{name: size}).work(prediction).worth

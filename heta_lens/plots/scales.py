@@ -33,7 +33,7 @@ WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(201, 84, 
 DEPTH = 0.8  # of the colours under black text, so that the text is legible on the deepest
 
 
-def shade_of(depth: float) -> Shade:
+def shade_of(depth: float | int) -> Shade:
     """Return the colour of a depth between -1 and 1."""
     pairs = zip(WHITE, BLUE if depth > 0 else ORANGE, strict=True)
     return Shade(*(round(start + (stop - start) * abs(depth)) for start, stop in pairs))

@@ -59,6 +59,7 @@ def test_the_cores_are_divided_and_threads_of_all_libraries_are_limited(monkeypa
         torch.set_num_threads(1)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_function_that_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
     with pytest.raises(ValueError, match="give its name, a folder, or a function of a module"):
         work_in_processes(Any, Setup(lambda: None, {}, (), {}, {}), 2, lambda: None)

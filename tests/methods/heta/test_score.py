@@ -212,6 +212,7 @@ def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides
     assert own.diagnostics["hvps"] == shared.diagnostics["hvps"] + 4 * int((large & capped).sum())
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
