@@ -80,6 +80,7 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     assert shorter.exit_code == 2 and "patch between prompts of the same length" in shorter.stderr
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
