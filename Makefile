@@ -98,8 +98,8 @@ clean:  ## remove the environments and all caches
 
 .venv/%/ready: constraints/%.txt pyproject.toml
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install --quiet --constraint $< torch
-	.venv/$*/bin/python -m pip install --quiet --constraint $< --editable '.[dev]'
+	.venv/$*/bin/python -m pip install --quiet --no-compile --constraint $< torch
+	.venv/$*/bin/python -m pip install --quiet --no-compile --constraint $< --editable '.[dev]'
 	touch $@
 
 .PRECIOUS: .venv/newest-%/ready
