@@ -170,7 +170,7 @@ def case_of(model: Any, family: str, prompt: Prompt) -> Case | None:
 def of_instances(some: Iterator[Instance]) -> Iterator[Prompt]:
     for one in some:
         assert one.counterfactual is not None and one.answer is not None
-        yield Prompt(one.id, one.template, one.text, one.counterfactual.text, one.answer, None, one.support)
+        yield Prompt(one.id, one.template, one.text, one.counterfactual.text, one.answer, None, tuple(one.support))
 
 
 def recall(hops: int, split: Split) -> Iterator[Prompt]:
