@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -28,17 +28,21 @@ def tolerance(*dtypes: torch.dtype) -> float:
     return max(LEAST_TOLERANCE, max(map(torch.finfo, dtypes), key=attrgetter("eps")).eps ** 0.5)
 
 
-def distance(now: Tensor, then: Tensor, least: float = 0.0) -> tuple[float, float]:
-    """Return the largest difference relative to the largest entry, and how much is allowed for rounding, at ``least``.
+class Distance(NamedTuple):
+    """The largest difference relative to the largest entry, and the part allowed for rounding."""
 
-    -inf equals -inf only.
-    """
+    relative: float
+    allowed: float
+
+
+def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
+    """Compare two tensors of a shape, with at ``least`` the given tolerance; -inf equals -inf only."""
     here, there = now > -torch.inf, then > -torch.inf
     allowed = max(tolerance(now.dtype, then.dtype), least)
     if not torch.equal(here, there.to(here.device)):
-        return torch.inf, allowed
+        return Distance(torch.inf, allowed)
     scale = float(then[there].abs().max()) or 1.0
-    return float(differences(now[here], then[there]).max()) / scale, allowed
+    return Distance(float(differences(now[here], then[there]).max()) / scale, allowed)
 
 
 def differences(now: Tensor, then: Tensor) -> Tensor:

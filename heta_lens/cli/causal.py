@@ -90,7 +90,9 @@ def _list(name: str, rows: Sequence[Mapping[Any, Any]], top: int, columns: Mappi
     """Add rows to the JSON document, and print the first; ``columns`` are the forms of values."""
     add(**{name: rows})
     numbers = [column for column, form in columns.items() if ":" in form]
-    show_table([*columns], [[form.format(row[at]) for at, form in columns.items()] for row in rows[:top]], numbers)
+    show_table(
+        [*columns], [[form.format(row[at]) for at, form in columns.items()] for row in rows[:top]], right=numbers
+    )
 
 
 def _write_view(view: "Callable[[], View]", files: Files) -> None:

@@ -146,7 +146,7 @@ def _show_blocks(blocks: "Iterable[document.Block]", written: list[Path], folder
 
     for block in blocks:
         if isinstance(block, document.Table):
-            show_table(block.columns, block.rows, block.columns[block.texts :], bold=block.bold)
+            show_table(block.columns, block.rows, right=block.columns[block.texts :], bold=block.bold)
             show(Text())
         elif isinstance(block, document.Notes):
             show(Text("\n".join(block.lines), style="dim"))
@@ -229,7 +229,7 @@ def _show_measured(page: Path) -> None:
         index=["row", "block"], columns="column", values="ours"
     )
     rows = lines[["row", "block"]].drop_duplicates().merge(wide.fillna(""), on=["row", "block"])
-    show_table(["row", "measured on", *columns], rows[["row", "block", *columns]].to_numpy().tolist(), columns)
+    show_table(["row", "measured on", *columns], rows[["row", "block", *columns]].to_numpy().tolist(), right=columns)
 
 
 @command("fit-at2")

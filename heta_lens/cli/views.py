@@ -25,18 +25,11 @@ if TYPE_CHECKING:
     from heta_lens.attribution import Scored
 
 
-def show_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Collection[str] = (),
-    *,
-    header: bool = True,
-    bold: Collection[tuple[int, int]] = (),
-) -> None:
-    """Print a table of `text_table`, unless ``--json`` was given."""
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], **how: Any) -> None:
+    """Print a table of `text_table`, with its options, unless ``--json`` was given."""
     from heta_lens._util.text import text_table
 
-    show(text_table(columns, rows, right, header=header, bold=bold))
+    show(text_table(columns, rows, **how))
 
 
 PAGES = (".html", ".htm")

@@ -158,15 +158,21 @@ def explainers(methods: Methods) -> list[Explainer]:
     return entries
 
 
+class MetricValues(NamedTuple):
+    """The values of metrics, the reasons of missing values, and the places of errors, by the names of the metrics."""
+
+    values: dict[str, Value]
+    reasons: dict[str, str]
+    errors: dict[str, str]
+
+
 def figures(case: MetricCase, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
     """Return the values of metrics for an explained prompt, and the reasons of missing values, by name."""
     return metric_values(case, dict(map(metric_named, metrics)))[:2]
 
 
-def metric_values(
-    case: MetricCase, metrics: Mapping[str, Metric]
-) -> tuple[dict[str, Value], dict[str, str], dict[str, str]]:
-    """Compute the values of metrics, the reasons of missing values and the places of errors; an evaluator runs once."""
+def metric_values(case: MetricCase, metrics: Mapping[str, Metric]) -> MetricValues:
+    """Compute the values of metrics, or the reasons of missing values; a shared evaluator runs once."""
     results: dict[str, Any] = {}  # numbers, or a reason as text
     errors: dict[str, str] = {}
     by_evaluator: dict[Evaluator, list[str]] = defaultdict(list)
@@ -186,7 +192,7 @@ def metric_values(
         if not isinstance(results[name], str) and not np.isfinite(results[name]).all():
             results[name], errors[name] = f"{results[name]} is no finite number", ""
     reasons = {name: results[name] for name in metrics if isinstance(results[name], str)}
-    return {name: None if name in reasons else results[name] for name in metrics}, reasons, errors
+    return MetricValues({name: None if name in reasons else results[name] for name in metrics}, reasons, errors)
 
 
 def _value(name: str, values: Any) -> Any:

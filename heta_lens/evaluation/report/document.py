@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from string import ascii_lowercase
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
@@ -46,14 +46,20 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure, as SVG for a page and as PDF for a paper, and a description for readers who cannot see the figure."""
+class Drawn(NamedTuple):
+    """A figure, as SVG for a page and as PDF for a paper."""
 
-    name: str
-    shows: str
     svg: str
     pdf: bytes
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure in files of the name ``name``, and a description for readers who cannot see the figure."""
+
+    name: str
+    drawn: Drawn
+    shows: str
 
     @property
     def path(self) -> str:
@@ -61,7 +67,7 @@ class Figure:
 
     @property
     def files(self) -> Mapping[str, str | bytes]:
-        return {self.path: self.svg, f"figures/{self.name}.pdf": self.pdf}
+        return {self.path: self.drawn.svg, f"figures/{self.name}.pdf": self.drawn.pdf}
 
 
 Block: TypeAlias = Heading | Paragraph | Notes | Table | Figure

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from heta_lens.evaluation.report.document import INK, PAPER, QUIET
+from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
 from heta_lens.evaluation.report.results import Cell, Measure, Summary
 
 Given = ParamSpec("Given")
@@ -72,16 +72,16 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, tuple[str, bytes]]:
+def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, Drawn]:
     """Turn a function that draws a figure into a function that returns the figure as SVG and PDF."""
 
     @wraps(draw)
-    def drawn(*args: Given.args, **options: Given.kwargs) -> tuple[str, bytes]:
+    def drawn(*args: Given.args, **options: Given.kwargs) -> Drawn:
         with matplotlib.rc_context(LOOKS):
             figure, svg, pdf = draw(*args, **options), StringIO(), BytesIO()
             FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
             FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
-        return svg.getvalue(), pdf.getvalue()
+        return Drawn(svg.getvalue(), pdf.getvalue())
 
     return drawn
 

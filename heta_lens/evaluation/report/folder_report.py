@@ -58,12 +58,12 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
     figures = {
         name: Figure(
             f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}",
+            dots(results, metric),
             f"{metric.title} of every method with its interval, as in the table below",
-            *dots(results, metric),
         )
         for number, (name, metric) in enumerate(results.metrics.items(), 1)
     }
-    cost = Figure("costs", f"{shown.title} against seconds per prompt", *costs(results, shown))
+    cost = Figure("costs", costs(results, shown), f"{shown.title} against seconds per prompt")
     title = f"{results.run.get('suite', 'An evaluation')} on {results.run.get('model', 'a model')}"
     blocks = [*_document(results, title, figures)]
     hidden = [method for method in results.methods if method not in placed(results, shown)]
