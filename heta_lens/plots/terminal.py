@@ -158,7 +158,7 @@ def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
 
 def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
     errors = attribution.standard_errors.get("scores")
-    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.2g}" for row in rows]
+    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.1g}" for row in rows]
     width = max(map(len, shown), default=0)  # aligns the scores
     return [f"{float(attribution.scores[row]):.4g}{error:{width}}" for row, error in zip(rows, shown, strict=True)]
 
