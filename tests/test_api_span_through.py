@@ -50,7 +50,7 @@ def one_after_the_other(total: Tensor, written: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.sample(quick=4)
+@pytest.mark.sample(quick=0, test=3)
 def test_every_token_is_explained_as_if_it_were_alone_and_hands_on_by_that(build: Any, way: str) -> None:
     model, options = build(), WAYS[way]
     ids = zoo.prompt(model, N)

@@ -56,7 +56,7 @@ def check_same(pair: Pair, explain: Callable[[Any], torch.Tensor]) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.sample(quick=1, test=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_heta(pair: Pair, options: dict[str, Any]) -> None:
     with doubts_allowed():
@@ -71,11 +71,12 @@ def test_every_other_method(pair: Pair, method: str) -> None:
         check_same(pair, lambda cache: heta_lens.attribute(cache, tokens=pair[2], method=method, **options).scores)
 
 
+@pytest.mark.thorough
 def test_spans(pair: Pair) -> None:
     check_same(pair, lambda cache: heta_lens.attribute_span(cache, -2, tokens=pair[2], probes=2).matrix)
 
 
-@pytest.mark.sample(quick=0, test=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"variant": "ls", "layers": 1}], ids=str)
 def test_patterns_that_were_not_cached(pair: Pair, options: dict[str, Any]) -> None:
     one, two, ids = pair

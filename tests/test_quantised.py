@@ -56,7 +56,7 @@ def test_a_result_says_that_its_model_is_quantised() -> None:
         assert (found["quantised"], found["writing_weights_centred"]) == facts
 
 
-@pytest.mark.sample(quick=1, test=3)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["heta", "leave_one_out", "input_x_gradient", "attn_lrp", "attention_norm"])
 def test_bitsandbytes(method: str, caplog: pytest.LogCaptureFixture) -> None:

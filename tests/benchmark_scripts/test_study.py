@@ -33,7 +33,7 @@ def parts() -> Measured:
     return Measured.of(case().prediction, ("zero", "mean"), ("block", "gs"))
 
 
-@pytest.mark.sample(quick=0, test=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("candidate", "options"),
     [

@@ -169,7 +169,7 @@ def test_scales_contrasts_and_positions(build: Callable[..., Any]) -> None:
     assert relative(traced(model, ids, position=N).values, expected) < 1e-6
 
 
-@pytest.mark.sample(quick=1, test=2)
+@pytest.mark.thorough
 @EVERY_WAY
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(

@@ -34,7 +34,7 @@ def test_a_report_and_a_leaderboard_are_printed(tmp_path: Path) -> None:
         assert refused.exit_code == 2 and message in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_my_own.py").write_text(
         "def length(prediction):\n    return prediction.embeddings.norm(dim=-1)\n\n\n"

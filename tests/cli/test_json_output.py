@@ -37,7 +37,7 @@ def test_saved_results(tmp_path: Path) -> None:
     assert "error" in document("show", "nowhere", code=2) and "error" in document("compare", kept[0], code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_patching() -> None:
     printed = document("causal", "validate", TEXT, "-m", "loo")
     agreement = printed["patch_correlation"]

@@ -133,7 +133,7 @@ def test_what_is_no_record_of_scores_is_refused(record: dict[str, Any], message:
         external_methods(tmp_path / "none.jsonl")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_inseq_and_captum_are_evaluated_beside_ours_from_one_command(tmp_path: Path) -> None:
     from captum.attr import FeatureAblation, LLMAttribution, TextTokenInput

@@ -141,6 +141,7 @@ def test_a_folder_that_makes_no_sense_is_refused(
         write_report(folder_of(tmp_path, records(), run()))
 
 
+@pytest.mark.thorough
 def test_a_metric_whose_intervals_are_all_infinite_gives_no_information(tmp_path: Path, found: Summary) -> None:
     assert not any(map(found.uninformative, found.metrics.values()))
     mostly_0 = {"story-2": [0.1, 0.1], "story-4": [0.0, 0.1]}
@@ -210,7 +211,7 @@ def test_more_is_drawn_where_another_seed_might_change_who_is_called_different(t
         assert (told.p < SIGNIFICANT) == (told.high < 0)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_best_is_bold_only_if_it_beats_every_other_by_more_than_chance(tmp_path: Path, found: Summary) -> None:
     assert found.best == {}  # half has too few instances to be told from ours
     three = {name: METHODS[name] for name in ("lime samples=80", "ours", "a|b <i>")}

@@ -112,7 +112,7 @@ def test_what_cannot_be_is_printed_and_has_a_reason() -> None:
     assert {place for place in dsa if abs(float(dsa[place])) > 1} == {*printed()["dsa"].impossible}
 
 
-@pytest.mark.sample(quick=0, test=1)
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("balance", ["none", "sum"])
 def test_recombined_parts_are_what_a_configuration_finds_by_itself(balance: str) -> None:

@@ -198,6 +198,7 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(message: str, fold
     assert (folder / RUN).read_bytes() == before and os.listdir(folder) == [RUN]
 
 
+@pytest.mark.thorough
 def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connected = run_database._connected
 
@@ -259,6 +260,7 @@ def test_a_file_system_without_a_shared_log_takes_one_writer(tmp_path: Path, mon
     assert os.listdir(tmp_path / "o") == [RUN]
 
 
+@pytest.mark.thorough
 # ------------------------------------------------------------------------------------------------------ several drivers
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
 def test_a_database_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_a_database_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
         assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
 def test_two_runs_in_one_folder_share_the_work(tmp_path: Path) -> None:
     demo()

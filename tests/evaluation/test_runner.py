@@ -200,7 +200,7 @@ def test_scores_are_the_scores_of_attribute_from_one_cache_per_prompt(
     assert scores.prompts == (first.id, second.id) and scores.methods == ("leave_one_out", "input_x_gradient")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_interrupted_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attributed(tmp_path / "whole", 3)
     method, calls = heta_lens.METHODS["input_x_gradient"], []

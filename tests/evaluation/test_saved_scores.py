@@ -67,7 +67,7 @@ def test_an_attribution_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
     check_same(made, back)
 
 
-@pytest.mark.sample(quick=4, test=10)
+@pytest.mark.sample(quick=2, test=5)
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_methods_attribution_comes_back(method: str, tmp_path: Path) -> None:

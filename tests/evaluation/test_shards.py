@@ -118,7 +118,7 @@ def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
     assert merge(shards) == 21 and read_records(shards) == before
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
     shutil.rmtree(shards / "shard-1-of-3")
     altered(shards / "shard-2-of-3", "UPDATE tasks SET state = 'pending' WHERE method = 'random'")
@@ -131,7 +131,7 @@ def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
     assert len(read_records(shards)) == 21
 
 
-@pytest.mark.sample(quick=0, test=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),
     [

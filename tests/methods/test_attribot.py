@@ -162,6 +162,7 @@ def of_chat(made: ChatPrompt, model: Any) -> Prediction:
     return Prediction.from_cache(cache_of(model, made.tokens), tokens=made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", chats.FAMILIES)
 @pytest.mark.parametrize("method", [AttriBot(), ArcJsd(), ContextCite(samples=4)], ids=lambda method: method.name)
 def test_sentences_of_a_chat_are_those_of_its_messages(name: str, method: Any) -> None:

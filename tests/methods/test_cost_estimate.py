@@ -41,7 +41,7 @@ def test_other_methods_are_foreseen_by_their_runs(
     assert not expected.cheaper
 
 
-@pytest.mark.sample(quick=0, test=3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}, {"probes": 2, "checkpoint": True}],
@@ -61,6 +61,7 @@ def test_a_span_is_foreseen_with_what_its_targets_share(build: Any, options: dic
         assert f"of {targets} predictions on up to {N - 1} tokens: " in repr(expected)
 
 
+@pytest.mark.thorough
 def test_the_prompts_of_a_batch_are_added_up() -> None:
     model = zoo.native_bridge()
     ids = torch.cat([zoo.prompt(model, N), zoo.prompt(model, N)])

@@ -118,6 +118,7 @@ def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
     assert {field.name for field in fields(METHODS[method])} - {"progress"} == listed - {"progress"}
 
 
+@pytest.mark.sample(quick=10, test=18)
 @pytest.mark.slow
 @METHOD
 @MODEL
@@ -263,7 +264,7 @@ def test_coarse_weights_and_no_tokenizer_will_do(method: str, monkeypatch: pytes
     assert found.scores.isfinite().all() and found.scores.dtype == torch.float32
 
 
-@pytest.mark.sample(quick=0, test=10)
+@pytest.mark.sample(quick=0, test=5)
 @pytest.mark.slow
 @METHOD
 def test_hooks_of_the_users_stay_at_work_or_are_refused(method: str) -> None:

@@ -30,6 +30,7 @@ def test_a_preset_is_its_method_with_its_options(build: Callable[..., Any], name
     assert torch.equal(by_name.scores, spelled.scores) and by_name.method == chosen.method
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_accepted_wherever_a_method_is_named(name: str, tmp_path: Path) -> None:
     model = heta_lens.load_demo_model()

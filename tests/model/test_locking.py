@@ -122,7 +122,7 @@ def test_threads_on_one_model_have_the_results_of_one(subjects: dict[str, Subjec
     check_side_by_side([subjects[kind]], threads=4, rounds=1)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_threads_on_two_models_have_the_results_of_one() -> None:
     check_side_by_side([Subject(KINDS["gpt2"]()), Subject(zoo.native_bridge.__wrapped__())], threads=4, rounds=1)
 

@@ -37,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved
 
 
+@pytest.mark.thorough
 def test_in_six_lines(folder: Path, tmp_path: Path) -> None:
     model = heta_lens.load_model(folder)
     chat = heta_lens.chat(model, MESSAGES)

@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(quick=3, test=8)
+@pytest.mark.sample(quick=2, test=4)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*(("gpt2", name) for name in OPTIONS), *((kind, "default") for kind in OWN_KINDS if kind != "gpt2")],

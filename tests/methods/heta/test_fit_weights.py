@@ -74,7 +74,7 @@ def test_weights_are_the_best_of_all_that_are_not_negative(seed: int, sizes: tup
         assert found * scale == pytest.approx(np.array(enumerated(plain, features)), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)$|hooked-rotary_gqa"))
 @pytest.mark.parametrize("target", [None, (7, 9)], ids=["token", "contrast"])
 def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build: Any, target: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
                 assert table[name][row] == pytest.approx(float(feature[chosen].sum()), rel=1e-9), name
 
 
-@pytest.mark.sample(quick=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"balance": "sum"}, {"balance": "max"}, {"mask": "mean"}, {"variant": "no_gate"}])
 def test_features_are_what_the_method_would_add_up(model: Any, options: dict[str, Any]) -> None:
     prediction = predict(model, zoo.prompt(model, 5))
@@ -183,7 +183,7 @@ def by_hand(table: pd.DataFrame, fold: Array) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.sample(quick=1, test=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("count", "folds"), [(3, 2), (3, 5), (2, 2), (1, 3)])
 def test_held_out_errors_equal_those_by_hand(asked: list[Prediction], count: int, folds: int) -> None:
     some = asked[:count]

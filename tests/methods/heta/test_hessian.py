@@ -86,7 +86,7 @@ def test_the_operators_of_a_model_are_the_dense_hessian_and_gauss_newton_matrix(
             np.testing.assert_allclose(found, matrix.numpy(), atol=1e-9 * float(matrix.abs().max()))
 
 
-@pytest.mark.sample(quick=1, test=4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
 @pytest.mark.parametrize(
     "options",

@@ -159,7 +159,7 @@ def test_float32_and_bfloat16_weights_stay_close_to_float64(build: Any) -> None:
         assert relative(attribution.scores, exact.scores) < close
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("family", zoo.HOOKED_FAMILIES)
 def test_the_same_weights_give_the_same_attribution_in_both_kinds_of_model(family: str) -> None:

@@ -126,7 +126,7 @@ def test_drops_gap_and_envelope_are_the_oracles(name: str, build: Any, target: A
     assert float(bounded.double().mean()) == facts["envelope_share"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-rotary_gqa"))
 @pytest.mark.usefixtures("unchecked")
 def test_the_audit_masks_sets_of_tokens_as_the_oracle_does(build: Any) -> None:
@@ -138,7 +138,7 @@ def test_the_audit_masks_sets_of_tokens_as_the_oracle_does(build: Any) -> None:
     assert "against_full" not in contrast.diagnostics
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("hooked", [False, True])
 def test_the_audit_at_a_position_knows_the_tokens_before_it_only(hooked: bool) -> None:
     model = zoo.bridge("gpt2")
@@ -150,7 +150,7 @@ def test_the_audit_at_a_position_knows_the_tokens_before_it_only(hooked: bool) -
             check_audit(found(model, ids[:, :1], audit=True), model, ids[:, :1])
 
 
-@pytest.mark.sample(quick=1, test=3)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "own"),

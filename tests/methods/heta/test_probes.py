@@ -28,7 +28,7 @@ from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
 
 
-@pytest.mark.sample(quick=1, test=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("tokens", "groups"), [(4, 2), (5, 2), (6, 3), (7, 3)])
 def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) -> None:
     energies = pair_energies(random_hessian(tokens, 2))
@@ -97,7 +97,7 @@ def test_products_on_a_model_are_those_of_its_dense_hessian(name: str) -> None:
     assert width * 6 == len(hessian.flatten(2).flatten(0, 1))
 
 
-@pytest.mark.sample(quick=0, test=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"variant": "win", "window": 8}]
 )
@@ -232,7 +232,7 @@ def test_the_probes_are_those_of_the_curvature() -> None:
     assert asked(model, ids, probes=1).diagnostics["standard_errors"]["interactions"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_kind_of_hessian_has_its_pairs() -> None:
     model, rank = zoo.bridge("gpt2"), 3
     ids = zoo.prompt(model, TOKENS)
@@ -255,7 +255,7 @@ def test_every_kind_of_hessian_has_its_pairs() -> None:
         assert relative(found.interactions, oracles.entrywise_pairs(expected)) < 1e-7, options
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama)|hooked-rotary_gqa"))
 def test_tokens_that_share_products_have_their_pairs_too(name: str, build: Any) -> None:  # noqa: ARG001
     model = build()
@@ -279,6 +279,7 @@ def test_pairs_that_groups_cannot_tell_apart_are_refused_before_any_work() -> No
         assert not ran["forwards"] and not ran["backwards"]
 
 
+@pytest.mark.thorough
 def test_pairs_of_a_contrast_at_a_position_and_under_a_hook() -> None:
     model, pair = zoo.bridge("gpt2"), (7, 9)
     ids = zoo.prompt(model, TOKENS + 2)

@@ -115,7 +115,7 @@ def test_the_score_of_every_target_equals_the_oracle(build: Any, kind: str) -> N
     assert relative(summed.scores, effect.abs()) < 1e-6 and not summed.signed
 
 
-@pytest.mark.sample(quick=2, test=8)
+@pytest.mark.sample(quick=2, test=4)
 @pytest.mark.parametrize("gate", ["flow", "uniform", "none"])
 @pytest.mark.parametrize("variant", ["full", "lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"])
 def test_the_score_is_made_of_its_parts_with_every_variant(variant: str, gate: str) -> None:

@@ -126,6 +126,7 @@ def test_frozen_windows_equal_the_oracle(name: str, build: Any, hooked: bool) ->
     assert relative(block.scores, block.parts["gate"] * (own[0] + own[2]) / 2) < close
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama|native)|hooked-(rotary_gqa|local)"))
 def test_the_last_layers_of_frozen_windows_equal_the_oracle(name: str, build: Any) -> None:
@@ -140,6 +141,7 @@ def test_the_last_layers_of_frozen_windows_equal_the_oracle(name: str, build: An
     assert relative(found.parts["information"], windowed(model, ids, gamma=1).parts["information"]) < 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|native)|hooked-rotary_gqa"))
 def test_low_ranks_of_frozen_windows_equal_the_oracle(name: str, build: Any) -> None:
@@ -160,7 +162,7 @@ def test_low_ranks_of_frozen_windows_equal_the_oracle(name: str, build: Any) -> 
     assert facts["tail_energy_share"] == pytest.approx((missed / (missed + kept)) ** 0.5, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_tail")
 def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
     """Tokens after the position were cached, and do not count."""
@@ -178,7 +180,7 @@ def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
         assert relative(windowed(model, ids, pair, position=N, **how).scores, alone.scores) < 1e-9
 
 
-@pytest.mark.sample(quick=1, test=2)
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("window", [2, 5])
 @pytest.mark.parametrize("overlap", [0.0, 0.99])
@@ -250,7 +252,7 @@ def test_a_frozen_window_predicts_what_the_oracle_does(name: str, build: Any, dt
                     assert (rerun.log_probs(moved[None])[0] - expected).abs().max() < close
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "build", "layers"),
     also([None, 1], "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)", "bridge-gpt2|hooked-rotary_gqa"),

@@ -49,7 +49,7 @@ def views() -> dict[str, View]:
     }
 
 
-@pytest.mark.sample(quick=0, test=5)
+@pytest.mark.sample(quick=0, test=3)
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("name", ["one", "hostile", "chat", "comparison", "span"])
 def test_everything_on_a_page_is_legible(name: str, mode: str, tmp_path: Path) -> None:
@@ -302,6 +302,7 @@ FRAMED = """const outputs = await Promise.all(fragments.map(fragment => new Prom
 })));"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "way",
     [INSERTED.replace("PLACE", IN_PLACE), INSERTED.replace("PLACE", IN_HEAD), FRAMED],
