@@ -46,7 +46,7 @@ def attribute(
     """
     explain, begun = method_of(method, options), perf_counter()
     with holding(cache):
-        result = explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+        result = explain(Prediction.from_cache(cache, target, position=position, tokens=tokens, rules=explain.rules))
     cost = replace(result.diagnostics.cost, seconds=perf_counter() - begun)  # all that was waited, with the checks
     return replace(result, diagnostics=replace(result.diagnostics, cost=cost))
 
@@ -97,7 +97,7 @@ def attribute_span(
     their scores.
     """
     explain = method_of(method, options)
-    reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
+    reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens, explain.rules)
     steps, last = explain.each([*reasoning, *answer]), answer[-1]
     *context, written = last.prompt.ids[: len(last) + 1].tolist()
     tokens_of_all = (*steps[-1].tokens, last.adapter.tokenizer.write(written, context))

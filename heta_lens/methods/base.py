@@ -23,8 +23,9 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
 from heta_lens.model.adapter import Masking
 from heta_lens.model.hooks import Hook, pattern_names, values_names
-from heta_lens.model.lock import holding, one_at_a_time
-from heta_lens.prediction.gradients import check_gradients
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.cache import Rules, no_rules
+from heta_lens.prediction.gradients import CleanGradients, check_gradients, clean_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale, joint_logit
 
@@ -119,39 +120,52 @@ class Method(Options, ABC):
             cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
 
     def __call__(self, prediction: Prediction) -> Attribution:
-        """Explain a prediction; `Heta` does it in a way of its own, for several predictions with shared runs."""
-        with holding(prediction):
+        return self.each([prediction])[0]
+
+    @one_at_a_time("predictions")
+    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain several predictions of the same prompt, shorter contexts first, with shared runs if possible."""
+        for prediction in predictions:
             self.check(prediction)
-            work = self.work(prediction)
-            if work.backwards or work.hvps:
-                check_gradients(prediction)
-            if work.worth >= MANY:
-                warn_of_long_work(self, prediction, work)
-            with prediction.running(), working(vars(work), self.progress) as progress:
-                result = self.explain(prediction)
-        scores = checked_scores(self.name, result.scores, prediction)
-        facts = {
-            **progress.cost(),
-            "sink_mass": sink_mass(scores),
-            "chosen": chosen(self, without=UNTITLED),
-            "unused_options": self.unused_options,
-            "note": SAME_FOR_EVERY_TARGET if self.ignores_target else None,
-            "adapted": self.adapted or None,
-            **result.diagnostics,
-        }
-        result = replace(result, scores=scores, diagnostics=facts)
-        return make_attribution(prediction, self.title, result, settings(self), signed=self.directed)
+        return [result for group in self.sharing_runs(predictions) for result in self.explained(group)]
+
+    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain predictions that share their runs; `Heta` does it in a way of its own."""
+        longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
+        if work.backwards or work.hvps:
+            check_gradients(longest)
+        if work.worth >= MANY:
+            warn_of_long_work(self, longest, work)
+        with longest.running(), working(vars(work), self.progress) as progress:
+            results = self.explain_together(predictions)
+        cost = progress.cost()
+        cost["backwards"] //= shared
+        if shared > 1:
+            cost |= {"forwards_shared": cost["forwards"], "forwards_shared_by": shared}
+        attributions = []
+        for prediction, result in zip(predictions, results, strict=True):
+            scores = checked_scores(self.name, result.scores, prediction)
+            facts = {
+                **cost,
+                "sink_mass": sink_mass(scores),
+                "chosen": chosen(self, without=UNTITLED),
+                "unused_options": self.unused_options,
+                "note": SAME_FOR_EVERY_TARGET if self.ignores_target else None,
+                "adapted": self.adapted or None,
+                **result.diagnostics,
+            }
+            whole = replace(result, scores=scores, diagnostics=facts)
+            attributions.append(make_attribution(prediction, self.title, whole, settings(self), signed=self.directed))
+        return attributions
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group predictions of a prompt that share runs."""
         return [[prediction] for prediction in predictions]
 
-    @one_at_a_time("predictions")
-    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain several predictions of the same prompt in turn."""
-        for prediction in predictions:
-            self.check(prediction)
-        return [self(prediction) for prediction in predictions]
+    @property
+    def rules(self) -> Rules | None:
+        """The rules of the gradient at the clean embeddings that the scores come from, if they come from one."""
+        return None
 
     def check(self, prediction: Prediction) -> None:
         """Refuse a prediction that cannot be explained, before the first run."""
@@ -172,9 +186,18 @@ class Method(Options, ABC):
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
+    def work_together(self, predictions: Sequence[Prediction]) -> Work:
+        """Return the work of predictions that share their forwards."""
+        work = self.work(predictions[-1])
+        return replace(work, backwards=work.backwards * len(predictions))
+
     @abstractmethod
     def explain(self, prediction: Prediction) -> Scores:
         """Compute the scores."""
+
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
+        """Compute the scores of predictions that share their runs."""
+        return [self.explain(prediction) for prediction in predictions]
 
     @property
     def random(self) -> bool:
@@ -345,9 +368,8 @@ class FunctionMethod(Method):
     signed: ClassVar = False
     function: ClassVar[Callable[[Prediction], Any]]
 
-    def __call__(self, prediction: Prediction) -> Attribution:
-        result = super().__call__(prediction)
-        return replace(result, signed=bool((result.scores < 0).any()))
+    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        return [replace(result, signed=bool((result.scores < 0).any())) for result in super().explained(predictions)]
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
         return Work()
@@ -425,6 +447,45 @@ class WithBatch(Method):
     """- ``batch``: the number of copies of the context to run at once; affects memory and speed only"""
 
     batch: Batch = "auto"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CleanGradient(Method):
+    """A method whose scores come from one gradient by the clean embeddings."""
+
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+
+    @property
+    def rules(self) -> Rules:
+        """The hooks that change the gradient; by default none."""
+        return no_rules
+
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1, backwards=1)
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        return [[*predictions]]
+
+    def explain(self, prediction: Prediction) -> Scores:
+        return self.explain_together([prediction])[0]
+
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
+        run = clean_gradients(predictions, self.measure, self.rules)
+        self.check_run(run)
+        rows = zip(predictions, run.values.tolist(), run.gradients, strict=True)
+        return [self.scores(prediction, value, gradient[: len(prediction)]) for prediction, value, gradient in rows]
+
+    @abstractmethod
+    def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+        """Return the value that is differentiated."""
+
+    def check_run(self, run: CleanGradients) -> None:
+        """Refuse a run whose hooks were not reached."""
+
+    @abstractmethod
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:
+        """Make scores of the gradient."""
 
 
 # ----------------------------------------------------------------------------------------------------- read activations

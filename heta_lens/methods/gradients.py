@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import Method, Scores, WithLayer, WithScale
+from heta_lens.methods.base import CleanGradient, Method, Scores, WithLayer, WithScale
 from heta_lens.model.hooks import READ
 from heta_lens.prediction.gradients import values_and_gradients
 from heta_lens.prediction.prediction import Prediction
@@ -21,16 +21,13 @@ TOGETHER = 64  # directions that are passed through the unembedding at once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OneGradient(WithScale):
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
-
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=1, backwards=1)
+class LikelihoodGradient(CleanGradient, WithScale):
+    def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+        return prediction.read(logits, self.scale)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class InputXGradient(OneGradient):
+class InputXGradient(LikelihoodGradient):
     """Input × gradient: each token's embedding times the gradient of the target's likelihood.
 
     ``a_i = Σ_c E_ic ∂g/∂E_ic``: above 0 speaks for the target."""
@@ -42,13 +39,12 @@ class InputXGradient(OneGradient):
     )
     cost: ClassVar = "F + B"
 
-    def explain(self, prediction: Prediction) -> Scores:
-        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale)[1][0]
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
         return Scores(einsum(prediction.embeddings, gradient, "pos d, pos d -> pos"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradientNorm(OneGradient):
+class GradientNorm(LikelihoodGradient):
     """Gradient norm: the change of the target's likelihood with every token's embedding.
 
     ``a_i = ‖∂g/∂E_i‖``: ≥ 0, no direction.
@@ -66,13 +62,12 @@ class GradientNorm(OneGradient):
     cost: ClassVar = "F + B"
     signed: ClassVar = False
 
-    def explain(self, prediction: Prediction) -> Scores:
-        gradient = values_and_gradients(prediction, prediction.embeddings[None], self.scale)[1][0]
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
         return Scores(gradient.norm(p=self.order, dim=-1))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradCam(OneGradient, WithLayer):
+class GradCam(WithScale, WithLayer):
     """Grad-CAM (Selvaraju 2017) on the residual stream: features that raise the target, and tokens with these features.
 
     ``a_i = relu(Σ_c w_c H_ic)``, ``w_c = mean_i ∂g/∂H_ic``, H the output of a block: ≥ 0, evidence for the target.
@@ -91,6 +86,8 @@ class GradCam(OneGradient, WithLayer):
         "Selvaraju et al., Grad-CAM: visual explanations from deep networks via gradient-based localization, ICCV "
         "2017, arXiv:1610.02391"
     )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "2 F + B"
     signed: ClassVar = False
     adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"

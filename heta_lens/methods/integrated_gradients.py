@@ -1,5 +1,6 @@
 """Gradients along paths: integrated, sequential and discretized integrated gradients; and learned masks (fAML)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -20,10 +21,11 @@ from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSca
 from heta_lens.model.adapter import Mask, Masking, check_mask
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.norms_and_neurons import ignores_size
-from heta_lens.prediction.gradients import likelihood, values_and_gradients
+from heta_lens.prediction.gradients import likelihood, values_and_gradients, values_and_gradients_of_each
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 
+TARGETS = 16  # that share the points of a path
 FEW = 8  # steps, below which more steps are the first thing to try
 AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
 AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of the token
@@ -49,11 +51,11 @@ class PathIntegral(WithBos, WithScale, WithBatch):
     differentiates: ClassVar = True
     scaled_by: ClassVar = ("steps",)
 
-    def __call__(self, prediction: Prediction) -> Attribution:
-        """Explain a prediction; ``options`` of the result name the mask that was taken."""
+    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain predictions; ``options`` of the results name the mask that was taken."""
         if self.mask is None:
-            return replace(self, mask=self.mask_for(prediction))(prediction)
-        return super().__call__(prediction)
+            return replace(self, mask=self.mask_for(predictions[-1])).explained(predictions)
+        return super().explained(predictions)
 
     def mask_for(self, prediction: Prediction) -> Mask:
         if self.mask is not None:
@@ -88,26 +90,39 @@ class IntegratedGradients(PathIntegral):
     cost: ClassVar = "steps · (F + B)"
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=self.steps + 2, backwards=self.steps)
+        return Work(forwards=self.steps + 1, backwards=self.steps)
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        """Group predictions that share the points of a path, which only a mean over the context makes different."""
+        together = 1 if isinstance(self.mask, str) and self.mask == "mean" else TARGETS
+        return [[*predictions[begin : begin + together]] for begin in range(0, len(predictions), together)]
 
     def explain(self, prediction: Prediction) -> Scores:
-        start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
-        change = prediction.embeddings - start
+        return self.explain_together([prediction])[0]
+
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
+        longest = predictions[-1]
+        start = path_start(longest, self.mask_for(longest), self.keep_bos)
+        change = longest.embeddings - start
         nodes, weights = quadrature(self.rule, self.steps)
 
-        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step pos_and_value"]:
+        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step target pos_and_value"]:
             path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
-            values, slopes = values_and_gradients(prediction, path, self.scale)
-            return torch.cat([einsum(slopes, change, "step pos d, pos d -> step pos"), values[:, None]], 1)
+            values, slopes = values_and_gradients_of_each(predictions, path, self.scale)
+            along_path = einsum(slopes, change, "step target pos d, pos d -> step target pos")
+            return torch.cat([along_path, values[..., None]], 2)
 
-        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
-        found = batches.map(along, nodes, len(prediction))
-        slopes, values = found[:, :-1], found[:, -1]
-        scores = weights.to(slopes) @ slopes
-        both = torch.stack([start, prediction.embeddings])
-        ends = likelihood(prediction, both, self.scale)
-        cause = completeness_cause(nodes, values, slopes.sum(1), ends)
-        return Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause})
+        batches = longest.prompt.batches(self.batch, len(longest), products=True)
+        found = batches.map(along, nodes, len(longest))
+        begun = longest.rerun(read=[len(prediction) - 1 for prediction in predictions]).logits(start[None])[0]
+        results = []
+        for prediction, measured, logits in zip(predictions, found.unbind(1), begun, strict=True):
+            slopes, values = measured[:, : len(prediction)], measured[:, -1]
+            scores = weights.to(slopes) @ slopes
+            ends = torch.stack([prediction.read(logits, self.scale), prediction.read(prediction.logits, self.scale)])
+            cause = completeness_cause(nodes, values, slopes.sum(1), ends)
+            results.append(Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause}))
+        return results
 
 
 def completeness(due: float, reached: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The gradient under modified rules (AttnLRP, GIM): hooks that keep every value of a run and change its gradient."""
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.work import Work, count
-from heta_lens.methods.base import Method, Scores, WithMask
+from heta_lens.methods.base import CleanGradient, Scores, WithMask
 from heta_lens.model.adapter import Masking, ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
 from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms
+from heta_lens.prediction.cache import Rules
+from heta_lens.prediction.gradients import CleanGradients
 from heta_lens.prediction.prediction import Prediction
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
@@ -32,23 +33,28 @@ TINY = 1e-10  # added to divisors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class WithModifiedGradient(Method):
-    """A method with a modified backward pass, for models whose components have rules."""
+class ModifiedGradient(CleanGradient):
+    """A modified gradient of the target's logit, for models whose components have rules."""
 
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
+    @property
+    def rules(self) -> Rules:
+        return self.hooks
+
+    @abstractmethod
+    def hooks(self, adapter: ModelAdapter) -> Hooks:
+        """Make the hooks that change the gradient."""
+
+    def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+        return prediction.read(logits, "logit")
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         if unusual := irregularity(prediction.adapter):
             raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
 
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=1, backwards=1)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AttnLrp(WithModifiedGradient):
+class AttnLrp(ModifiedGradient):
     """AttnLRP (Achtibat 2024), CP-LRP (Ali 2022) and RelP (2025): relevance propagated from the logit to embeddings.
 
     ``a_i = Σ_c E_ic G_ic``: above 0 speaks for the target.
@@ -78,14 +84,21 @@ class AttnLrp(WithModifiedGradient):
     )
     cost: ClassVar = "F + B, changed"
 
-    def explain(self, prediction: Prediction) -> Scores:
-        logit, gradient = modified_gradient(prediction, rules(prediction.adapter, self.rule))
+    def hooks(self, adapter: ModelAdapter) -> Hooks:
+        shares, gates = RULES[self.rule]
+        hooks = [*at_norms(adapter), *at_attention(adapter, shares)]
+        for layer in range(adapter.layers):
+            if mlp := neurons(adapter, layer):
+                hooks += at_neurons(mlp, gates)
+        return hooks
+
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:
         scores = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
-        return Scores(scores, {"absorbed": logit - float(scores.sum())})
+        return Scores(scores, {"absorbed": value - float(scores.sum())})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Gim(WithModifiedGradient, WithMask):
+class Gim(ModifiedGradient, WithMask):
     """GIM, gradient interaction modifications (Edin 2025): a gradient in which all tokens count that share attention.
 
     ``a_i = Σ_c (E - E')_ic G_ic``, where E' is a mask's embedding: above 0 speaks for the target.
@@ -109,45 +122,29 @@ class Gim(WithModifiedGradient, WithMask):
     paper: ClassVar = "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
     cost: ClassVar = "F + B, changed"
 
-    def explain(self, prediction: Prediction) -> Scores:
-        adapter, changed = prediction.adapter, set[int]()
+    def hooks(self, adapter: ModelAdapter) -> Hooks:
         sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
         hooks = [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2))]
         for layer in range(adapter.layers):
-            note = partial(changed.add, layer)
-            hooks.append((pattern_name(layer), partial(tempered, self.temperature, sinks, note)))
+            hooks.append((pattern_name(layer), Tempered(self.temperature, sinks)))
             if self.halve_gates and (mlp := neurons(adapter, layer)) and mlp.gated:
                 hooks.append((mlp.after, partial(pass_on, 1 / 2)))
+        return hooks
+
+    def check_run(self, run: CleanGradients) -> None:
+        for layer, hook in enumerate(hook for _, hook in run.hooks if isinstance(hook, Tempered)):
+            if not hook.reached:
+                raise ValueError(
+                    f"method='gim' changes attention's softmax, and hooks do not change that of layer {layer} "
+                    "of this model: load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
+                )
+
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
         change = prediction.embeddings - prediction.mask_vector(self.mask)
-        _, gradient = modified_gradient(prediction, hooks)
-        if untouched := {*range(adapter.layers)} - changed:
-            raise ValueError(
-                f"method='gim' changes attention's softmax, and hooks do not change that of layer {min(untouched)} "
-                "of this model: load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
-            )
         return Scores(einsum(change, gradient, "pos d, pos d -> pos"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
-def modified_gradient(prediction: Prediction, hooks: Hooks) -> tuple[float, Float[Tensor, "pos d"]]:
-    """Return the target's logit, and the logit's gradient by the embeddings under hooks."""
-    leaf = prediction.embeddings.detach().clone().requires_grad_()
-    with prediction.adapter.hooked(hooks):
-        logit = prediction.read(prediction.rerun().logits(leaf[None])[0], "logit")
-    (gradient,) = torch.autograd.grad(logit, leaf)
-    count("backwards", 1)
-    return float(logit.detach()), gradient
-
-
-def rules(adapter: ModelAdapter, rule: Rule) -> Hooks:
-    shares, gates = RULES[rule]
-    hooks = [*at_norms(adapter), *at_attention(adapter, shares)]
-    for layer in range(adapter.layers):
-        if mlp := neurons(adapter, layer):
-            hooks += at_neurons(mlp, gates)
-    return hooks
-
-
 def at_norms(adapter: ModelAdapter) -> Hooks:
     """Let norms divide by a constant."""
     hooks: Hooks = []
@@ -230,22 +227,30 @@ def ratio(after: Tensor, before: Tensor) -> Tensor:
     return (after.detach().to(exact) / (before.detach().to(exact) + TINY)).to(before)
 
 
-def tempered(
-    temperature: float | int, sinks: bool, arrived: Callable[[], None], pattern: Float[Tensor, "batch head query key"]
-) -> Float[Tensor, "batch head query key"]:
-    """Return the pattern p; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T; ``σ = softmax(s / T)``.
+@dataclass(eq=False)
+class Tempered:
+    """A hook for a pattern p, whose gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, with ``σ = softmax(s / T)``.
 
     Scores need not be read: ``log p`` is s up to a number that is the same for all keys, which changes no softmax.
-    ``arrived`` is called when a gradient arrives: some models do not read their patterns where hooks replace them.
+    ``reached`` tells that a gradient arrived: some models do not read their patterns where hooks replace them.
     """
-    whole = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
-    if sinks:  # with one more score, for what no position gets
-        whole = torch.cat([whole, 1 - whole.sum(-1, keepdim=True)], -1)
-    numbers = torch.finfo(whole.dtype)
-    visible = whole > numbers.tiny
-    scores = whole.where(visible, 1).log().masked_fill(~visible, numbers.min)
-    flatter = (scores / temperature).softmax(-1)[..., : pattern.shape[-1]]
-    replaced = pattern.detach() + temperature * live(flatter).to(pattern)
-    if replaced.requires_grad:
-        replaced.register_hook(lambda _: arrived())
-    return replaced
+
+    temperature: float | int
+    sinks: bool
+    reached: bool = False
+
+    def __call__(self, pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+        whole = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
+        if self.sinks:  # with one more score, for what no position gets
+            whole = torch.cat([whole, 1 - whole.sum(-1, keepdim=True)], -1)
+        numbers = torch.finfo(whole.dtype)
+        visible = whole > numbers.tiny
+        scores = whole.where(visible, 1).log().masked_fill(~visible, numbers.min)
+        flatter = (scores / self.temperature).softmax(-1)[..., : pattern.shape[-1]]
+        replaced = pattern.detach() + self.temperature * live(flatter).to(pattern)
+        if replaced.requires_grad:
+            replaced.register_hook(self._note)
+        return replaced
+
+    def _note(self, _: Tensor) -> None:
+        self.reached = True

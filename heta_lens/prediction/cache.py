@@ -1,6 +1,6 @@
 """Caches: the activations and tokens of prompts, checked against the live model; and activations computed again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from torch import Tensor
 from heta_lens._util.numerics import check_finite, differences, distance, tolerance
 from heta_lens._util.options import check_token
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_names, values_names
+from heta_lens.model.hooks import EMBED, OUT, READ, Hook, note, pattern_names, values_names
 from heta_lens.prediction.chat import ChatPrompt
 
 
@@ -161,12 +161,35 @@ def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
         check_attends_back(adapter, layer, pattern)
 
 
+Rules: TypeAlias = Callable[[ModelAdapter], Sequence[tuple[str, Hook]]]
+"""Makes hooks that keep every value of a run, and may change its gradient."""
+
+
+def no_rules(_: ModelAdapter) -> Sequence[tuple[str, Hook]]:
+    """Leave the gradient as it is."""
+    return []
+
+
+@dataclass(frozen=True, eq=False)
+class CleanRun:
+    """A clean run with its graph, under hooks: the embeddings, and the logits after contexts of these lengths.
+
+    Logits that were differentiated are gone.
+    """
+
+    rules: Rules
+    hooks: Sequence[tuple[str, Hook]]
+    embeddings: Float[Tensor, "pos d"]
+    logits: dict[int, Float[Tensor, "vocab"]]
+
+
 @dataclass(eq=False)
 class Replay:
     """The cached prompt run once more: the model's embeddings and logits now, and the largest distance from the cache.
 
     Every activation is compared with the cached one while the run goes on; logits are read at ``read``. ``given``: the
-    ids were given by the caller, not recovered from the cache.
+    ids were given by the caller, not recovered from the cache. With ``rules``, the run keeps its graph, unless hooks of
+    the user are on the model.
     """
 
     adapter: ModelAdapter
@@ -174,21 +197,30 @@ class Replay:
     ids: Int[Tensor, "pos"]
     read: list[int]
     given: bool
+    rules: Rules | None = None
     mismatch: float = 0.0
+    clean_run: CleanRun | None = None
 
-    @torch.no_grad()
     def __post_init__(self) -> None:
         self.whole = bool(self.adapter.user_hooks())  # all positions are unembedded, as the user's hooks expect
+        self.graph = self.rules is not None and not self.whole
+        hooks = self.rules(self.adapter) if self.rules is not None and self.graph else []
         watched = {name: partial(self._compare, name) for name in self.cached.tensors}
-        self.logits = self.adapter.run(self.ids[None], watched, read=self.read, whole=self.whole)[0]
+        with self.adapter.hooked(hooks), torch.set_grad_enabled(self.graph):
+            logits = self.adapter.run(self.ids[None], watched, read=self.read, whole=self.whole)[0]
+        self.logits = logits.detach()
+        if self.rules is not None and self.graph:
+            by_length = {position + 1: row for position, row in zip(self.read, logits, strict=True)}
+            self.clean_run = CleanRun(self.rules, hooks, self.embeddings, by_length)
+        self.embeddings = self.embeddings.detach()
         for position, bad in zip(self.read, ~(self.logits < torch.inf).all(-1), strict=True):
             if bad:
                 raise ValueError(
                     f"the model's own logits are not finite at position {position}: nothing can be explained"
                 )
 
-    def _compare(self, name: str, activation: Tensor) -> None:
-        now, then = activation[0], self.cached.tensors[name]
+    def _compare(self, name: str, activation: Tensor) -> Tensor | None:
+        now, then = activation[0].detach(), self.cached.tensors[name]
         if name == OUT:  # the rows that are read
             now, then = now[self.read] if self.whole else now, then[self.read]
         else:
@@ -199,9 +231,11 @@ class Replay:
                 axis=1 if name.endswith("pattern") else 0,
             )
         if name == EMBED:
-            self.embeddings: Float[Tensor, "pos d"] = now.clone()
+            exact = torch.promote_types(now.dtype, torch.float32)
+            self.embeddings: Float[Tensor, "pos d"] = now.to(exact, copy=True).requires_grad_(self.graph)
             self._check_embeddings(now, then)
         self._check_values(name, now, then)
+        return self.embeddings[None].to(activation) if name == EMBED and self.graph else None
 
     def _check_embeddings(self, now: Tensor, then: Tensor) -> None:
         """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""

@@ -1,9 +1,12 @@
 """Likelihoods of changed copies of a context, gradients of the likelihoods, and a check of gradients."""
 
+import logging
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import torch
@@ -12,8 +15,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.work import count, counting
+from heta_lens.model.batching import out_of_memory
+from heta_lens.model.hooks import Hook
+from heta_lens.prediction.cache import CleanRun, Rules, no_rules
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
+
+logger = logging.getLogger("heta_lens")
+
+Measure: TypeAlias = Callable[[Prediction, Float[Tensor, "vocab"]], Float[Tensor, ""]]
+"""What is differentiated, of the clean logits of a prediction."""
 
 
 @torch.no_grad()
@@ -41,6 +52,83 @@ def values_and_gradients(
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
     count("backwards", len(states))
     return values.detach(), gradient
+
+
+def values_and_gradients_of_each(
+    predictions: Sequence[Prediction], states: Float[Tensor, "copy pos d"], scale: Scale
+) -> tuple[Float[Tensor, "copy target"], Float[Tensor, "copy target pos d"]]:
+    """Compute the likelihood of every target of a prompt in the copies, and the derivatives by the embeddings.
+
+    The forward runs serve all targets; ``states`` are of the longest context, which is the last.
+    """
+    leaf, longest = states.detach().clone().requires_grad_(), predictions[-1]
+    logits = longest.rerun(read=[len(prediction) - 1 for prediction in predictions]).logits(leaf)
+    rows = zip(predictions, logits.unbind(1), strict=True)
+    values = torch.stack([prediction.read(row, scale) for prediction, row in rows], 1)
+    multiply = partial(vector_jacobian_products, values.sum(0), leaf)
+    batches = longest.prompt.batches("auto", len(states) * len(longest), products=True)
+    gradients = batches.map(multiply, torch.eye(len(predictions)).to(leaf), len(states) * len(longest))
+    count("backwards", len(states) * len(predictions))
+    return values.detach(), rearrange(gradients, "target copy pos d -> copy target pos d")
+
+
+def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
+    """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
+    products = None
+    if not outputs.requires_grad:  # the outputs are constant
+        products = inputs.new_zeros(len(directions), *inputs.shape)
+    elif len(directions) > 1:
+        try:
+            (products,) = torch.autograd.grad(
+                outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+            products = inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
+    if products is None:
+        one = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
+        products = torch.stack([one(direction)[0] for direction in directions])
+    return products
+
+
+class CleanGradients(NamedTuple):
+    """Values of several predictions of a prompt, their gradients by the embeddings, and the hooks of the run."""
+
+    values: Float[Tensor, "target"]
+    gradients: Float[Tensor, "target pos d"]
+    hooks: Sequence[tuple[str, Hook]]
+
+
+def clean_gradients(predictions: Sequence[Prediction], measure: Measure, rules: Rules = no_rules) -> CleanGradients:
+    """Differentiate a measure of each prediction by the embeddings, in one clean run.
+
+    The predictions are of one prompt, shorter contexts first. The run is the check's, if it kept its graph under the
+    same rules.
+    """
+    longest, run = predictions[-1], _clean_run(predictions, rules)
+    values = torch.stack([measure(prediction, run.logits.pop(len(prediction))) for prediction in predictions])
+    multiply = partial(vector_jacobian_products, values, run.embeddings)
+    batches = longest.prompt.batches("auto", len(longest), products=True)
+    gradients = batches.map(multiply, torch.eye(len(values)).to(values), len(longest))
+    count("backwards", len(predictions))
+    return CleanGradients(values.detach(), gradients[:, : len(longest)], run.hooks)
+
+
+def _clean_run(predictions: Sequence[Prediction], rules: Rules) -> CleanRun:
+    """Return the check's run, if it has these predictions' logits under these rules; or run the longest context."""
+    longest, prompt, lengths = predictions[-1], predictions[-1].prompt, [*map(len, predictions)]
+    run = prompt.clean_run
+    if run is not None and run.rules == rules and run.logits.keys() >= {*lengths}:
+        if len(run.logits) == len(lengths):
+            prompt.clean_run = None  # whose graph is not needed again
+        count("forwards", prompt.checks["cache"].pop("forwards", 0))  # that the check took
+        return run
+    hooks, leaf = rules(longest.adapter), longest.embeddings.clone().requires_grad_()
+    with longest.adapter.hooked(hooks):
+        logits = longest.rerun(read=[length - 1 for length in lengths]).logits(leaf[None])[0]
+    return CleanRun(rules, hooks, leaf, dict(zip(lengths, logits, strict=True)))
 
 
 # ----------------------------------------------------------------------------------------------------- gradient check

@@ -24,7 +24,7 @@ from heta_lens.model.adapter import Mask, ModelAdapter
 from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.cache import Activations, Tokens, live
+from heta_lens.prediction.cache import Activations, Rules, Tokens, live
 from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
 from heta_lens.prediction.target import (
     Scale,
@@ -58,14 +58,24 @@ class Prediction:
 
     @classmethod
     def from_cache(
-        cls, cache: Any, target: TargetLike = None, *, position: SupportsIndex | None = None, tokens: Tokens = None
+        cls,
+        cache: Any,
+        target: TargetLike = None,
+        *,
+        position: SupportsIndex | None = None,
+        tokens: Tokens = None,
+        rules: Rules | None = None,
     ) -> "Prediction":
-        """Determine what is explained, and check with one run that the model still computes what was cached."""
+        """Determine what is explained, and check with one run that the model still computes what was cached.
+
+        With the ``rules`` of a gradient, the run serves `clean_gradients` too.
+        """
         adapter = ModelAdapter.of(cache)
         with holding(adapter), adapter.undisturbed():
             cached = Activations.of(cache)
             n = context_length(len(cached[EMBED]), position)
-            return predictions(adapter, cached, {n: target}, tokens=tokens, follow=position is not None)[0]
+            follow = position is not None
+            return predictions(adapter, cached, {n: target}, tokens=tokens, follow=follow, rules=rules)[0]
 
     def __len__(self) -> int:
         return self.length
@@ -266,6 +276,7 @@ def predictions(
     tokens: Tokens,
     follow: bool,
     needed: int = 0,
+    rules: Rules | None = None,
 ) -> list[Prediction]:
     """Make a prediction for each context length and its target, of a prompt that is checked once.
 
@@ -274,7 +285,7 @@ def predictions(
     """
     for n, target in targets.items():
         needed = max(needed, n + (follow and target is None))
-    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed)
+    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed, rules=rules)
     explained = []
     for n, target in targets.items():
         log_probs = log_softmax(prompt.logits[n])

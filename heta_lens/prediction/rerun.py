@@ -40,7 +40,9 @@ from heta_lens.model.hooks import (
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import (
     Activations,
+    CleanRun,
     Replay,
+    Rules,
     Tokens,
     Vocabulary,
     cached_tokens,
@@ -86,6 +88,7 @@ class Prompt:
     logits: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
     mismatch: float  # largest relative difference between the cache and the check run
+    clean_run: CleanRun | None = None  # the check run with its graph, until a gradient is taken
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
     chat: ChatPrompt | None = None  # the chat that the prompt begins with
     known_prefix: Prefix | None = None
@@ -94,28 +97,36 @@ class Prompt:
 
     @classmethod
     def checked(
-        cls, adapter: ModelAdapter, cached: Activations, contexts: Sequence[int], tokens: Tokens, *, needed: int
+        cls,
+        adapter: ModelAdapter,
+        cached: Activations,
+        contexts: Sequence[int],
+        tokens: Tokens,
+        *,
+        needed: int,
+        rules: Rules | None = None,
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still computes what was cached.
 
-        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined.
+        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined. ``rules`` are those of the
+        gradient that will be taken at the embeddings, for which the run keeps its graph.
         """
         check_causal(adapter, cached)
         ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
         with counting(Counter()) as counts:
             given = not (tokens is None or isinstance(tokens, Vocabulary))
-            replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given)
+            replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given, rules)
         user_hooks = tuple(adapter.user_hooks())
         end = len(ids) if user_hooks else max(needed, *contexts)
-        embeddings = replayed.embeddings.to(torch.promote_types(replayed.embeddings.dtype, torch.float32))
         return cls(
             adapter,
             cached,
             ids[:end],
-            embeddings[:end],
+            replayed.embeddings[:end],
             logits=dict(zip(contexts, replayed.logits, strict=True)),
             user_hooks=user_hooks,
             mismatch=replayed.mismatch,
+            clean_run=replayed.clean_run,
             checks={"cache": counts},
             chat=tokens if isinstance(tokens, ChatPrompt) else None,
         )

@@ -13,7 +13,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.options import is_whole
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
-from heta_lens.prediction.cache import Activations, Tokens, Vocabulary, numbers_of
+from heta_lens.prediction.cache import Activations, Rules, Tokens, Vocabulary, numbers_of
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.prediction.target import TargetLike, context_length
@@ -26,6 +26,7 @@ def span_predictions(
     targets: TargetLike | list[TargetLike],
     through: Sequence[SupportsIndex] | None,
     tokens: Tokens,
+    rules: Rules | None = None,
 ) -> tuple[list[Prediction], list[Prediction]]:
     """Make the predictions of the reasoning's tokens, and of the answer's tokens."""
     adapter = ModelAdapter.of(cache)
@@ -35,7 +36,7 @@ def span_predictions(
         reasoning = range(0) if through is None else reasoning_of(len(cached[EMBED]), through, span.start)
         each_target = one_each("targets", targets, len(span), "position")
         by_position = dict.fromkeys(reasoning) | dict(zip(span, each_target, strict=True))
-        prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, needed=span.stop)
+        prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, needed=span.stop, rules=rules)
     return prepared[: len(reasoning)], prepared[len(reasoning) :]
 
 

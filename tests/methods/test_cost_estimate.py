@@ -22,7 +22,7 @@ N = 24
     ("method", "options", "forwards", "backwards"),
     [
         ("input_x_gradient", {}, 1, 1),
-        ("integrated_gradients", {"steps": 7}, 9, 7),
+        ("integrated_gradients", {"steps": 7}, 8, 7),
         ("leave_one_out", {}, N, 0),
         ("recency", {}, 0, 0),
     ],

@@ -13,8 +13,9 @@ from helpers import zoo
 from helpers.asking import predict, relative
 from heta_lens.attribution import Attribution
 from heta_lens.methods.depass import SHARES, DePass
-from heta_lens.methods.relevance import AttnLrp, activated, at_attention, at_norms, modified_gradient, part
+from heta_lens.methods.relevance import AttnLrp, activated, at_attention, at_norms, part
 from heta_lens.model.norms_and_neurons import neurons
+from heta_lens.prediction.gradients import clean_gradients
 
 N, TARGET, FOIL = 7, 7, 20
 ALL = pytest.mark.parametrize("build", zoo.models("^(?!.*(gemma2|olmo2|gptoss|post_norm)$)"))
@@ -62,8 +63,10 @@ def test_proportional_shares_of_gated_neurons_leave_what_is_gated_alone(build: A
         assert mlp is not None and mlp.gated is not None
         hooks += [(mlp.before, partial(part, into)), (mlp.gated, Tensor.detach), (mlp.after, partial(activated, into))]
     with prediction.running():
-        _, gradient = modified_gradient(prediction, hooks)
-    plain = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
+        run = clean_gradients(
+            [prediction], lambda prediction, logits: prediction.read(logits, "logit"), lambda _: hooks
+        )
+    plain = einsum(prediction.embeddings, run.gradients[0], "pos d, pos d -> pos")
     assert relative(DePass(share="taylor")(prediction).scores, plain) < 1e-6
 
 

@@ -12,7 +12,8 @@ from torch.nn.functional import gelu, silu
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
-from heta_lens.methods.relevance import AttnLrp, Gim, at_norms, modified_gradient, rules
+from heta_lens.methods.relevance import AttnLrp, Gim, at_norms
+from heta_lens.prediction.gradients import clean_gradients
 
 
 class Rules(NamedTuple):
@@ -256,7 +257,7 @@ def test_what_no_token_received_is_what_biases_and_positions_receive() -> None:
     model = zoo.bridge("gpt2")
     prediction = predict(model, zoo.prompt(model, N), TARGET)
     weights = [weight for name, weight in model.named_parameters() if re.search(BIASES, name)]
-    with prediction.adapter.hooked(rules(prediction.adapter, "cp_lrp")):
+    with prediction.adapter.hooked(AttnLrp(rule="cp_lrp").hooks(prediction.adapter)):
         value = prediction.read(prediction.rerun().logits(prediction.embeddings[None])[0], "logit")
     gradients = torch.autograd.grad(value, weights, allow_unused=True)
     pairs = zip(weights, gradients, strict=True)
@@ -388,10 +389,13 @@ def _untempered(model: Any) -> Tensor:
     from heta_lens.methods.relevance import at_attention
 
     prediction = predict(model, zoo.prompt(model, N), TARGET)
-    hooks = [*at_norms(prediction.adapter), *at_attention(prediction.adapter, (1 / 4, 1 / 4, 1 / 2))]
     with prediction.running():
-        _, gradient = modified_gradient(prediction, hooks)
-    return einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
+        run = clean_gradients(
+            [prediction],
+            lambda prediction, logits: prediction.read(logits, "logit"),
+            lambda adapter: [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2))],
+        )
+    return einsum(prediction.embeddings, run.gradients[0], "pos d, pos d -> pos")
 
 
 @pytest.mark.parametrize("build", zoo.models(zoo.HIDE_SOFTMAX))

@@ -41,6 +41,7 @@ from heta_lens.methods.heta.probes import (
 from heta_lens.methods.heta.score import Balance, Parts
 from heta_lens.methods.heta.windows import Window, averaged
 from heta_lens.model.batching import Batches, per_product
+from heta_lens.prediction.gradients import clean_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 
@@ -343,7 +344,11 @@ class SquaredGradient(Estimator):
     why_unused: ClassVar[str] = "which uses one gradient"
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        _, gradient = differentiate(task.window.rerun(), again=False)
+        rerun = task.window.rerun()
+        if (rerun.start, rerun.stop, rerun.layer) == (0, rerun.end, None):
+            gradient = clean_gradients([task.window.prediction], Prediction.objective).gradients[0]
+        else:
+            _, gradient = differentiate(rerun, again=False)
         places = [position - task.window.span.start for position in probes]
         return Curvature.of([Readings.of_own(size) for size in gradient.square().sum(-1)[places, None]])
 

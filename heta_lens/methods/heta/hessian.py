@@ -1,6 +1,5 @@
 """The Hessian of g, or a matrix in its place, known by its products with directions (HVPs)."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from heta_lens._util.target_kinds import TargetFunction, function_name
 from heta_lens._util.work import count
-from heta_lens.model.batching import Batches, out_of_memory
+from heta_lens.model.batching import Batches
+from heta_lens.prediction.gradients import vector_jacobian_products
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import values_of
-
-logger = logging.getLogger("heta_lens")
 
 Places: TypeAlias = int | slice
 """Positions at which directions have entries: one position, or several in a row."""
@@ -128,27 +126,6 @@ def differentiate(rerun: Rerun, *, again: bool = True) -> tuple[Float[Tensor, "p
     (gradient,) = torch.autograd.grad(rerun.g(leaf[None])[0], leaf, create_graph=again)
     count("backwards", 1)
     return leaf, gradient
-
-
-def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
-    """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
-    products = None
-    if not outputs.requires_grad:  # the outputs are constant
-        products = inputs.new_zeros(len(directions), *inputs.shape)
-    elif len(directions) > 1:
-        try:
-            (products,) = torch.autograd.grad(
-                outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-            products = inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
-        except RuntimeError as error:
-            if out_of_memory(error):
-                raise
-            logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
-    if products is None:
-        one = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
-        products = torch.stack([one(direction)[0] for direction in directions])
-    return products
 
 
 # ------------------------------------------------------------------------------------------------------ block by block

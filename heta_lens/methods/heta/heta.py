@@ -24,7 +24,7 @@ from heta_lens._util.work import Progress, Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_of
-from heta_lens.methods.heta.curvature import Task, estimated_curvature
+from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
@@ -33,6 +33,7 @@ from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
 from heta_lens.model.lock import holding
+from heta_lens.prediction.cache import Rules, no_rules
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction, contrast_ids
@@ -102,8 +103,9 @@ class Heta(HetaOptions, Method):
         check_names(cls, changes)
         return cls(**PUBLISHED[name] | changes)
 
-    def __call__(self, prediction: Prediction) -> Attribution:
-        return self.each([prediction])[0]
+    @property
+    def rules(self) -> Rules | None:
+        return no_rules if isinstance(self.estimator, SquaredGradient) and not self.recipe.windowed else None
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group all predictions, which share masked forwards, unless windows or masks depend on the context."""
