@@ -37,8 +37,11 @@ class Distance(NamedTuple):
 
 def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
     """Compare two tensors of a shape, with at ``least`` the given tolerance; -inf equals -inf only."""
-    here, there = now > -torch.inf, then > -torch.inf
     allowed = max(tolerance(now.dtype, then.dtype), least)
+    largest, off = float(then.abs().max()), float(differences(now, then).max())
+    if largest < torch.inf and off < torch.inf:
+        return Distance(off / (largest or 1.0), allowed)
+    here, there = now > -torch.inf, then > -torch.inf
     if not torch.equal(here, there.to(here.device)):
         return Distance(torch.inf, allowed)
     scale = float(then[there].abs().max()) or 1.0

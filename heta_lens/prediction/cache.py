@@ -202,12 +202,18 @@ class Replay:
     clean_run: CleanRun | None = None
 
     def __post_init__(self) -> None:
-        self.whole = bool(self.adapter.user_hooks())  # all positions are unembedded, as the user's hooks expect
+        self.user_hooks = tuple(self.adapter.user_hooks())
+        self.whole = bool(self.user_hooks)  # all positions are unembedded, as the user's hooks expect
         self.graph = self.rules is not None and not self.whole
         hooks = self.rules(self.adapter) if self.rules is not None and self.graph else []
         watched = {name: partial(self._compare, name) for name in self.cached.tensors}
+        self.narrow = READ in watched and not hooks and not self.whole and self.adapter.can_narrow(self.read)
+        how = {"read": self.read, "whole": self.whole}
         with self.adapter.hooked(hooks), torch.set_grad_enabled(self.graph):
-            logits = self.adapter.run(self.ids[None], watched, read=self.read, whole=self.whole)[0]
+            logits = self.adapter.run(self.ids[None], watched, narrow=self.narrow, **how)[0]
+            if self.narrow and not self.adapter.narrow[self.adapter.last_mlp[0]]:
+                self.narrow = False
+                logits = self.adapter.run(self.ids[None], watched, **how)[0]
         self.logits = logits.detach()
         if self.rules is not None and self.graph:
             by_length = {position + 1: row for position, row in zip(self.read, logits, strict=True)}
@@ -230,6 +236,12 @@ class Replay:
                 lambda at, _: f"the cached {name} is not finite at position {at}, token {write(int(self.ids[at]))!r}",
                 axis=1 if name.endswith("pattern") else 0,
             )
+        if name == READ and self.narrow:  # a trial, whose result is noted
+            now, then = now if len(now) == len(self.read) else now[self.read], then[self.read]
+            off, allowed = distance(now, then, self.adapter.rounding)
+            self.adapter.narrow[self.adapter.last_mlp[0]] = off <= allowed
+            self.mismatch = max(self.mismatch, off if off <= allowed else 0.0)
+            return None
         if name == EMBED:
             exact = torch.promote_types(now.dtype, torch.float32)
             self.embeddings: Float[Tensor, "pos d"] = now.to(exact, copy=True).requires_grad_(self.graph)

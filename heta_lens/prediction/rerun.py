@@ -116,15 +116,14 @@ class Prompt:
         with counting(Counter()) as counts:
             given = not (tokens is None or isinstance(tokens, Vocabulary))
             replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given, rules)
-        user_hooks = tuple(adapter.user_hooks())
-        end = len(ids) if user_hooks else max(needed, *contexts)
+        end = len(ids) if replayed.user_hooks else max(needed, *contexts)
         return cls(
             adapter,
             cached,
             ids[:end],
             replayed.embeddings[:end],
             logits=dict(zip(contexts, replayed.logits, strict=True)),
-            user_hooks=user_hooks,
+            user_hooks=replayed.user_hooks,
             mismatch=replayed.mismatch,
             clean_run=replayed.clean_run,
             checks={"cache": counts},

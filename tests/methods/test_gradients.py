@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import heta_lens
 from helpers import zoo
-from helpers.asking import plain_embeddings, predict, relative
+from helpers.asking import cache_of, plain_embeddings, predict, relative
 from helpers.gradients import OTHER, TARGET, N, every, on, plain, scores, slope
 from heta_lens.methods.base import Method
 from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient, JacobianScope, differentiable
@@ -48,6 +49,45 @@ def test_a_contrast_is_the_difference_where_scores_are_linear_in_g(method: Metho
 
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+CLEAN: list[dict[str, Any]] = [
+    {"method": "input_x_gradient"},
+    {"method": "gradient_norm", "scale": "prob"},
+    {"method": "attn_lrp"},
+    {"method": "attn_lrp", "rule": "relp"},
+    {"method": "gim"},
+    {"method": "heta", "variant": "gs", "gamma": 0},
+]
+
+
+@pytest.mark.parametrize("options", CLEAN, ids=str)
+@pytest.mark.parametrize("build", zoo.models("bridge-llama|hooked-gpt2"))
+def test_the_run_that_checks_the_cache_serves_the_gradient(
+    build: Any, options: dict[str, Any], forwards: Callable[[Any], list[Any]]
+) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    cache, chosen = cache_of(model, ids), {name: value for name, value in options.items() if name != "method"}
+    expected = heta_lens.METHODS[options["method"]](**chosen)(Prediction.from_cache(cache, TARGET, tokens=ids))
+    runs = forwards(model)
+    found = heta_lens.attribute(cache, TARGET, tokens=ids, **options)
+    assert len(runs) == found.diagnostics["forwards"] == expected.diagnostics["forwards"]
+    assert found.diagnostics["checks"]["cache"] == {}
+    assert relative(found.scores, expected.scores) < 1e-6
+
+
+@pytest.mark.parametrize("options", [*CLEAN[:5], {"method": "integrated_gradients", "steps": 3}], ids=str)
+def test_the_targets_of_a_span_share_forwards(options: dict[str, Any], forwards: Callable[[Any], list[Any]]) -> None:
+    model = zoo.bridge("llama")
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    alone = [heta_lens.attribute(cache, position=place, tokens=ids, **options) for place in range(3, N)]
+    runs = forwards(model)
+    span = heta_lens.attribute_span(cache, 3, tokens=ids, **options)
+    assert len(runs) <= 3
+    for step, single in zip(span.steps, alone, strict=True):
+        assert relative(step.scores, single.scores) < 1e-6
+    assert span.cost["backwards"] == sum(single.diagnostics["backwards"] for single in alone)
+    assert span.cost["forwards"] == alone[-1].diagnostics["forwards"]
 
 
 @MODEL
