@@ -1,7 +1,6 @@
 """Masked contexts: which tokens are replaced by a mask's embedding, and what is predicted then."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,8 @@ from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import Scale, log_softmax
+
+KEEPING = 4  # forwards' worth of keeping a prefix, and of making sure that runs continue from it
 
 
 def masked_copies(
@@ -105,6 +106,7 @@ def _compared(
     return rearrange(effects, "kind target copy -> copy kind target")
 
 
+@torch.no_grad()
 def ablated(
     prediction: Prediction,
     present: Bool[Tensor, "copy pos"],
@@ -112,9 +114,26 @@ def ablated(
     scale: Scale,
     batches: Batches,
 ) -> Float[Tensor, "copy"]:
-    """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``."""
-    read = partial(likelihood, prediction, scale=scale)
-    return with_others_masked(prediction, present, mask, read, batches)
+    """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``.
+
+    Copies run from about their first masked token on, where that saves more than it takes to keep what is before.
+    """
+    embeddings, length = prediction.embeddings, len(prediction)
+    present = present.to(embeddings.device)
+    firsts = torch.where(present.all(1), length - 1, (~present).to(torch.uint8).argmax(1))
+    order = firsts.argsort(stable=True)
+    starts, saved = firsts[order].tolist(), float(firsts.sum()) / length
+    groups = prediction.prompt.by_start(starts, length, MASKED) if saved > KEEPING else [starts]
+    values = []
+    for group, rows in zip(groups, order.split(list(map(len, groups))), strict=True):
+        start = group[0] if len(groups) > 1 else 0
+
+        def masked(rows: Int[Tensor, "row"], start: int = start) -> Float[Tensor, "row"]:
+            there = rearrange(present[rows, start:], "copy pos -> copy pos 1")
+            return likelihood(prediction, torch.where(there, embeddings[start:], mask), scale, start)
+
+        values.append(batches.map(masked, rows, length - start))
+    return torch.cat(values)[order.argsort()]
 
 
 def with_others_masked(
