@@ -439,13 +439,26 @@ def allows_many_writers(folder: Path) -> bool:
     return not kind.startswith(NETWORKS)
 
 
+def _shared_journal(connection: sqlite3.Connection) -> str:
+    """Set the write-ahead log; SQLite refuses this at once, without waiting, while another process sets it too."""
+    latest = time.monotonic() + BUSY
+    while True:
+        try:
+            return connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > latest:
+                raise
+        time.sleep(0.02)
+
+
 @contextmanager
 def joined(path: Path) -> Iterator[RunDatabase]:
     """Open a database for writing; at the end one file is left, which can be copied."""
     with in_words(path), closing(_connected(path)) as connection:
         shared = allows_many_writers(path.parent)
-        (journal,) = connection.execute(f"PRAGMA journal_mode = {'WAL' if shared else 'DELETE'}").fetchone()
+        journal = _shared_journal(connection) if shared else ""
         if journal != "wal":
+            connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = NORMAL" if journal == "wal" else "PRAGMA synchronous = FULL")
         try:

@@ -24,7 +24,17 @@ from helpers.killing import forked
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, Workers, evaluate, run_database, write_report
-from heta_lens.evaluation.run_database import RUN, Claim, Record, RunDatabase, joined, opened, reading, worker_name
+from heta_lens.evaluation.run_database import (
+    RUN,
+    Claim,
+    Record,
+    RunDatabase,
+    _shared_journal,
+    joined,
+    opened,
+    reading,
+    worker_name,
+)
 from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.metrics import METRICS
 
@@ -260,8 +270,22 @@ def test_a_file_system_without_a_shared_log_takes_one_writer(tmp_path: Path, mon
     assert os.listdir(tmp_path / "o") == [RUN]
 
 
-@pytest.mark.thorough
 # ------------------------------------------------------------------------------------------------------ several drivers
+def test_a_journal_that_another_process_sets_is_set_after_it(tmp_path: Path) -> None:
+    class Busy(sqlite3.Connection):
+        refusals = 3
+
+        def execute(self, *args: Any) -> sqlite3.Cursor:
+            if "WAL" in args[0] and self.refusals:
+                self.refusals -= 1
+                raise sqlite3.OperationalError("database is locked")
+            return super().execute(*args)
+
+    with closing(sqlite3.connect(tmp_path / RUN, factory=Busy)) as connection:
+        assert _shared_journal(connection) == "wal"
+
+
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
 def test_a_database_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
     def make(number: int) -> None:
