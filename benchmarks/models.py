@@ -1,6 +1,7 @@
 """The models that are measured, the prompts of the speed tables, and what many measurements share.
 
-The stories3M model does not come with this repository: it is a folder with a `load.py` at models/stories3M.
+Two models do not come with this repository: stories3M, a folder with a `load.py` at models/stories3M, and SmolLM2,
+which `make real-models` fetches.
 """
 
 import re
@@ -21,7 +22,12 @@ from transformer_lens.model_bridge import TransformerBridge
 import heta_lens
 from heta_lens.data.recall import Story, stories
 
-STORIES3M = Path(__file__).parents[1] / "models" / "stories3M"
+FOLDERS = Path(__file__).parents[1] / "models"
+STORIES3M, SMOLLM2 = FOLDERS / "stories3M", FOLDERS / "SmolLM2-135M-Instruct"
+TEXT = (  # a text that every measurement of speed on SmolLM2 begins with
+    "Café list:\n- 2 eggs\n- 100 g flour\n- 1 litre of milk\n\nStep 1: Mix the flour with the milk. Step 2: Don't mix "
+    "the eggs with the"
+)
 TRAINED = Path(__file__).with_name("trained")
 SEED = 0
 WIDE = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_head": 64, "d_vocab": 20_000, "n_ctx": 4096}
@@ -62,12 +68,14 @@ MODELS: dict[str, Callable[[], Any]] = {
     **{name: lambda sizes=sizes: random_model(sizes) for name, sizes in SIZES.items()},
     "demo": heta_lens.load_demo_model,
     "stories3M": load_stories3m,
+    "SmolLM2": lambda: heta_lens.load_model(SMOLLM2),
 }
 
 
 def available(names: list[str]) -> list[str]:
-    """Return the models that are present: stories3M may be absent."""
-    return [name for name in names if name != "stories3M" or STORIES3M.is_dir()]
+    """Return the models that are present: stories3M and SmolLM2 may be absent."""
+    folders = {"stories3M": STORIES3M, "SmolLM2": SMOLLM2}
+    return [name for name in names if name not in folders or folders[name].is_dir()]
 
 
 def prompt(name: str, model: Any, n: int) -> Int[Tensor, "1 pos"]:
@@ -78,6 +86,8 @@ def prompt(name: str, model: Any, n: int) -> Int[Tensor, "1 pos"]:
         from benchmarks.copied_words import prompts
 
         sequences = (prompt["ids"] for prompt in prompts())
+    elif name == "SmolLM2":
+        sequences = iter([model.to_tokens(TEXT)[0].tolist()])
     else:
         return torch.randint(model.cfg.d_vocab, (1, n), generator=torch.Generator().manual_seed(SEED))
     first = next(sequences)  # only the first sequence begins the text

@@ -31,21 +31,21 @@ PROMPTS = {"recall": ALL, "copied": ALL, "long": 45}
 COUNTED = {"recall": 3, "copied": 3, "long": 1}  # prompts whose FLOPs are counted: ten minutes for a long one
 demo = cache(heta_lens.load_demo_model)
 REFERENCE: dict[str, Any] = {"groups": None, "probes": 20, "seed": 10**6}
-DEFAULT = "default: groups=16, probes=10"
+DEFAULT = "groups=16, probes=10"
 WAYS: dict[str, dict[str, Any]] = {
-    DEFAULT: {},
+    DEFAULT: {"probes": 10},
     "groups=16, probes=5": {"probes": 5},
     "groups=16, probes=20": {"probes": 20},
     "groups=4, probes=40": {"groups": 4, "probes": 40},
-    "groups=8, probes=10": {"groups": 8},
+    "groups=8, probes=10": {"groups": 8, "probes": 10},
     "groups=8, probes=20": {"groups": 8, "probes": 20},
-    "groups=32, probes=10": {"groups": 32},
+    "groups=32, probes=10": {"groups": 32, "probes": 10},
     "each token alone, probes=2": {"groups": None, "probes": 2},
     "each token alone, probes=5": {"groups": None, "probes": 5},
-    "each token alone, probes=10": {"groups": None},
-    "row, probes=10": {"support": "row"},
-    "tolerance=0.05": {"tolerance": 0.05},
-    "lr, rank=64": {"variant": "lr", "rank": 64},
+    "each token alone, probes=10": {"groups": None, "probes": 10},
+    "row, probes=10": {"support": "row", "probes": 10},
+    "tolerance=0.05": {"tolerance": 0.05, "probes": 10},
+    "lr, rank=64": {"variant": "lr", "rank": 64, "probes": 10},
     "gs": {"variant": "gs"},
 }
 

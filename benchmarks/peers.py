@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import captum
 import captum.attr
@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.models import MODELS, STORIES3M, available, prompt
+from benchmarks.models import MODELS, SMOLLM2, STORIES3M, available, prompt
 from benchmarks.pages import Table, number
 from benchmarks.peers_worker import Ran, Side, peak
 from benchmarks.reference import naive_curvature, naive_information
@@ -40,12 +40,25 @@ from heta_lens.model.hooks import EMBED
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",
            "largest difference", "ρ", "ρ of two seeds of ours"]  # fmt: skip
 
-LENGTH, REPEATS, COPIES = 67, 3, 16
+REPEATS, COPIES = 3, 16
 TRIED = 2  # runs of a batch size, of which the faster counts
 HERE = {"captum": captum.__version__}
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv" / "oracles" / "bin" / "python"
+ATTENTIONS = "sdpa", "eager"  # implementations of attention by transformers; ours is eager
 UNKNOWN = 0  # the token that inseq puts in the place of others
+
+
+class Amount(NamedTuple):
+    """The tokens of the prompt, the steps of integrated gradients, and the samples of LIME and KernelSHAP."""
+
+    tokens: int
+    steps: int
+    lime: int
+    shap: int
+
+
+AMOUNTS = {"stories3M": Amount(67, 50, 200, 500), "demo": Amount(67, 50, 200, 500), "SmolLM2": Amount(43, 20, 50, 100)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +67,11 @@ class Asked:
     ids: Tensor
     cache: Any
     target: int
+
+    @property
+    def begins(self) -> bool:
+        """Whether the first token only marks the beginning of the text."""
+        return int(self.ids[0, 0]) == self.model.tokenizer.bos_token_id
 
     @classmethod
     def of(cls, model: Any, ids: Tensor) -> "Asked":
@@ -79,9 +97,9 @@ def ours(asked: Asked, work: Work) -> Side:
     explain = partial(heta_lens.attribute, asked.cache, asked.target, method=work.method, tokens=asked.ids)
 
     def run(_: int) -> Ran:
-        begun = time.perf_counter()
+        begun = time.process_time()
         attribution = quietly(lambda: explain(**work.options))
-        taken = time.perf_counter() - begun
+        taken = time.process_time() - begun
         checks = attribution.diagnostics["checks"].values()
         rows = attribution.diagnostics["forwards"] + sum(counts.get("forwards", 0) for counts in checks)
         return Ran(work.scores(attribution), taken, rows)
@@ -131,7 +149,8 @@ class Embedded:
         self.asked, self.rows = asked, 0
         self.embeddings = asked.cache["hook_embed"].detach()
         self.baseline = torch.zeros_like(self.embeddings)
-        self.baseline[:, 0] = self.embeddings[:, 0]  # the token that begins the text stays, as in ours
+        if asked.begins:
+            self.baseline[:, 0] = self.embeddings[:, 0]  # the token that begins the text stays, as in ours
         self.tokens = torch.arange(asked.ids.shape[1])[None, :, None].expand_as(self.embeddings)  # of each entry
 
     def __call__(self, batch: Tensor) -> Tensor:
@@ -142,10 +161,10 @@ class Embedded:
         return logits.log_softmax(-1)[:, self.asked.target]
 
 
-def integrated_gradients(g: Embedded, batch: int) -> Tensor:
+def integrated_gradients(steps: int, g: Embedded, batch: int) -> Tensor:
     method: Any = captum.attr.IntegratedGradients(g)
     embeddings = g.embeddings.clone().requires_grad_()
-    return method.attribute(embeddings, g.baseline, n_steps=50, internal_batch_size=batch)[0].sum(-1).detach()
+    return method.attribute(embeddings, g.baseline, n_steps=steps, internal_batch_size=batch)[0].sum(-1).detach()
 
 
 @torch.no_grad()
@@ -155,30 +174,32 @@ def perturbed(make: Callable[[Embedded], Any], options: dict[str, Any], g: Embed
     return make(g).attribute(g.embeddings, **given)[0, :, 0]
 
 
-def by_captum(asked: Asked) -> list[Work]:
+def by_captum(asked: Asked, amount: Amount) -> list[Work]:
     def peer(explain: Callable[[Embedded, int], Tensor]) -> Side:
         g = Embedded(asked)
         return Side.of(partial(explain, g), lambda: g.rows)
 
     ablation = partial(perturbed, captum.attr.FeatureAblation, {"baselines": 0.0})
     ridge = partial(captum.attr.Lime, interpretable_model=SkLearnRidge(alpha=1.0))
-    lime = partial(perturbed, ridge, {"n_samples": 200})
-    kernel_shap = partial(perturbed, captum.attr.KernelShap, {"n_samples": 500})
+    lime = partial(perturbed, ridge, {"n_samples": amount.lime})
+    kernel_shap = partial(perturbed, captum.attr.KernelShap, {"n_samples": amount.shap})
     return [
         Work(
-            "integrated gradients, 50 steps",
-            peer(integrated_gradients),
+            f"integrated gradients, {amount.steps} steps",
+            peer(partial(integrated_gradients, amount.steps)),
             "integrated_gradients",
-            {"steps": 50, "mask": "zero"},
+            {"steps": amount.steps, "mask": "zero"},
             True,
         ),
         Work("leave one out", peer(ablation), "leave_one_out", {"effect": "log_prob"}, True),
-        Work("LIME, 200 samples", peer(lime), "lime", {"samples": 200}, False),
-        Work("KernelSHAP, 500 samples", peer(kernel_shap), "kernel_shap", {"samples": 498}, False),  # and both ends
+        Work(f"LIME, {amount.lime} samples", peer(lime), "lime", {"samples": amount.lime}, False),
+        Work(
+            f"KernelSHAP, {amount.shap} samples", peer(kernel_shap), "kernel_shap", {"samples": amount.shap - 2}, False
+        ),  # and both ends
     ]
 
 
-def naive_implementation(asked: Asked, gate: Tensor, probes: int = 10, seed: int = 0) -> Side:
+def naive_implementation(asked: Asked, gate: Tensor, probes: int = heta_lens.Heta().probes, seed: int = 0) -> Side:
     """Return equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
     n = asked.ids.shape[1]
 
@@ -201,9 +222,10 @@ def by_hand(asked: Asked) -> list[Work]:
 
 # --------------------------------------------------------------------------------------- peers of another environment
 @contextmanager
-def elsewhere(model: Path, asked: Asked) -> Iterator[list[Work]]:
+def elsewhere(model: Path, asked: Asked, steps: int) -> Iterator[list[Work]]:
     """Yield the work of peers, who have loaded the model of this folder and wait."""
-    ids, text = asked.ids[0].tolist(), asked.model.tokenizer.decode(asked.ids[0, 1:])
+    ids, begins = asked.ids[0].tolist(), int(asked.begins)
+    text = asked.model.tokenizer.decode(ids[begins:])
     spans = sentences(text)
     if len(spans) < 2:
         raise ValueError(f"context-cite needs a prompt of two sentences or more, not {text!r}: choose a longer one")
@@ -212,33 +234,44 @@ def elsewhere(model: Path, asked: Asked) -> Iterator[list[Work]]:
         "ids": ids,
         "target": asked.target,
         "text": text,
-        "answer": asked.model.tokenizer.decode([*ids[1:], asked.target])[len(text) :],
+        "answer": asked.model.tokenizer.decode([*ids[begins:], asked.target])[len(text) :],
+        "steps": steps,
         "sources": [text[start:stop] for start, stop in spans[:-1]],
         "query": text[spans[-1][0] :],
     }
     query = (len(asked.model.tokenizer(text[: spans[-1][0]]).input_ids), len(ids))  # in positions
     with ExitStack() as stack:
 
-        def peer(name: str) -> Side:
-            return stack.enter_context(worker(name, given))
+        def peer(name: str, attention: str) -> Side:
+            return stack.enter_context(worker(name, given | {"attention": attention}))
 
-        gradients, occlusion = peer("integrated_gradients"), peer("occlusion")
-        integrated = {"steps": 50, "mask": UNKNOWN, "keep_bos": False}
+        integrated = {"steps": steps, "mask": UNKNOWN, "keep_bos": False}
         masked = {"effect": "log_prob", "mask": UNKNOWN}
         cited = {"query": (query,), "held_out": 0}
-        yield [
-            Work("inseq: integrated gradients, 50 steps", gradients, "integrated_gradients", integrated, True),
-            Work("inseq: occlusion", occlusion, "leave_one_out", masked, True, scores=lambda own: own.scores.abs()),
-            Work("lxt: AttnLRP", peer("attn_lrp"), "attn_lrp", {}, True, batches=(1,)),
-            Work(
-                "context-cite: 64 ablations",
-                peer("context_cite"),
-                "context_cite",
-                cited,
-                False,  # what they keep of the prompt is tokenized again, what we keep is not
-                scores=lambda own: torch.tensor(own.diagnostics["source_weights"]),
-            ),
-        ]
+        works = [Work("lxt: AttnLRP, eager", peer("attn_lrp", "eager"), "attn_lrp", {}, True, batches=(1,))]
+        for how in ATTENTIONS:
+            gradients, occlusion = peer("integrated_gradients", how), peer("occlusion", how)
+            title = f"inseq: integrated gradients, {steps} steps, {how}"
+            works += [
+                Work(title, gradients, "integrated_gradients", integrated, True),
+                Work(
+                    f"inseq: occlusion, {how}",
+                    occlusion,
+                    "leave_one_out",
+                    masked,
+                    True,
+                    scores=lambda own: own.scores.abs(),
+                ),
+                Work(
+                    f"context-cite: 64 ablations, {how}",
+                    peer("context_cite", how),
+                    "context_cite",
+                    cited,
+                    False,  # what they keep of the prompt is tokenized again, what we keep is not
+                    scores=lambda own: torch.tensor(own.diagnostics["source_weights"]),
+                ),
+            ]
+        yield works
 
 
 @contextmanager
@@ -280,19 +313,21 @@ def versions_elsewhere() -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------------ the page
 def write() -> None:
-    for name in available(["stories3M", "demo"]):
+    for name in available(["SmolLM2", "stories3M", "demo"]):
         title, asked = f"captum, and the naive implementation of HETA, {name}", asked_of(name)
-        pages.write("peers", [table(title, asked, by_captum(asked) + by_hand(asked), HERE)])
-    if available(["stories3M"]) and PYTHON.exists():
-        asked = asked_of("stories3M")
-        with elsewhere(STORIES3M, asked) as works:
-            made = table("inseq, lxt and context-cite, stories3M", asked, works, versions_elsewhere())
-        pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked)}")])
+        works = by_captum(asked, AMOUNTS[name]) + by_hand(asked)[: 1 if name == "SmolLM2" else None]
+        pages.write("peers", [table(title, asked, works, HERE)])
+    for name, folder in {"SmolLM2": SMOLLM2, "stories3M": STORIES3M}.items():
+        if available([name]) and PYTHON.exists():
+            asked = asked_of(name)
+            with elsewhere(folder, asked, AMOUNTS[name].steps) as works:
+                made = table(f"inseq, lxt and context-cite, {name}", asked, works, versions_elsewhere())
+            pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked, folder)}")])
 
 
-def models_alone(asked: Asked) -> str:
+def models_alone(asked: Asked, folder: Path) -> str:
     """Return the seconds of a gradient by the models alone."""
-    theirs, inputs = AutoModelForCausalLM.from_pretrained(STORIES3M).eval(), asked.cache[EMBED]
+    theirs, inputs = AutoModelForCausalLM.from_pretrained(folder).eval(), asked.cache[EMBED]
     runs = {
         type(theirs).__name__: lambda states: theirs(inputs_embeds=states).logits,
         type(asked.model).__name__: lambda states: asked.model.run_with_hooks(
@@ -304,10 +339,10 @@ def models_alone(asked: Asked) -> str:
 
     def seconds(run: Callable[[Tensor], Tensor]) -> float:
         states = inputs.repeat(COPIES, 1, 1).requires_grad_()
-        begun = time.perf_counter()
+        begun = time.process_time()
         with ModelAdapter(asked.model).undisturbed():
             torch.autograd.grad(run(states)[:, -1, asked.target].sum(), states)
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     taken = [[seconds(run) for run in runs.values()] for _ in range(1 + 2 * REPEATS)][1:]
     medians = (
@@ -318,10 +353,14 @@ def models_alone(asked: Asked) -> str:
 
 def asked_of(name: str) -> Asked:
     model = MODELS[name]()
-    return Asked.of(model, prompt(name, model, LENGTH))
+    ids = prompt(name, model, AMOUNTS[name].tokens)
+    if name == "SmolLM2":  # whose own tokenizer begins no text
+        ids = prompt(name, model, AMOUNTS[name].tokens + 1)[:, 1:]
+    return Asked.of(model, ids)
 
 
 def table(title: str, asked: Asked, works: list[Work], peers: dict[str, str]) -> Table:
     theirs, own = (", ".join(map(" ".join, used.items())) for used in (peers, versions()))
     note = f"{asked.ids.shape[1]} tokens, {torch.get_num_threads()} threads. Peers: {theirs}. Ours: {own}."
-    return Table(title, COLUMNS, [row(asked, work, REPEATS) for work in works], note=note)
+    rows = [row(asked, work, 1 if work.method == "heta" else REPEATS) for work in works]
+    return Table(title, COLUMNS, rows, note=note)

@@ -26,7 +26,7 @@ Explain = Callable[[int], Tensor]
 
 
 class Ran(NamedTuple):
-    """The scores of a run, its seconds, and the rows that passed through the model."""
+    """The scores of a run, its CPU seconds, and the rows that passed through the model."""
 
     scores: Tensor
     seconds: float
@@ -44,9 +44,9 @@ class Side(NamedTuple):
         """Return a side in this process; ``rows`` have passed through the model so far."""
 
         def run(batch: int) -> Ran:
-            before, begun = rows(), time.perf_counter()
+            before, begun = rows(), time.process_time()
             scores = explain(batch)
-            return Ran(scores, time.perf_counter() - begun, rows() - before)
+            return Ran(scores, time.process_time() - begun, rows() - before)
 
         return cls(run, lambda batch: peak(partial(explain, batch)))
 
@@ -65,9 +65,9 @@ def peak(run: Callable[[], Any]) -> float:
 class Loaded:
     """A model of Hugging Face, its tokenizer, and the number of rows that have passed through."""
 
-    def __init__(self, given: Given, attention: str | None = None) -> None:
-        chosen = {} if attention is None else {"attn_implementation": attention}
-        self.model: Any = AutoModelForCausalLM.from_pretrained(given["model"], **chosen).eval()
+    def __init__(self, given: Given) -> None:
+        how = given["attention"]
+        self.model: Any = AutoModelForCausalLM.from_pretrained(given["model"], attn_implementation=how).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(given["model"])
         self.rows = 0
         self.model.register_forward_pre_hook(self.count, with_kwargs=True)
@@ -159,9 +159,9 @@ def context_cite(given: Given, loaded: Loaded) -> Explain:
 def prepared(name: str, given: Given) -> Side:
     if name == "attn_lrp":
         patch_llama()
-    loaded = Loaded(given, "eager" if name == "attn_lrp" else None)
+    loaded = Loaded(given)
     make: dict[str, Callable[[Given, Loaded], Explain]] = {
-        "integrated_gradients": partial(inseq, "integrated_gradients", "internal_batch_size", n_steps=50),
+        "integrated_gradients": partial(inseq, "integrated_gradients", "internal_batch_size", n_steps=given["steps"]),
         "occlusion": partial(inseq, "occlusion", "perturbations_per_eval"),
         "attn_lrp": attn_lrp,
         "context_cite": context_cite,

@@ -5,12 +5,14 @@
 A block ```text that follows a block ```python is what that prints. The blocks of a page share their names.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 BLOCK = re.compile(r"```python\n(.*?)```(?:(\n+```text\n)(.*?)```)?", re.DOTALL)
@@ -43,6 +45,8 @@ def with_outputs(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        page = Path(name)
-        page.write_text(with_outputs(page.read_text(encoding="utf-8")), encoding="utf-8")
+    pages = [Path(name).resolve() for name in sys.argv[1:]]
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)  # for the files that a page writes
+        for page in pages:
+            page.write_text(with_outputs(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -322,7 +322,7 @@ def make_attribution(
         target=prediction.target,
         target_text=prediction.target_text,
         method=method,
-        options={**options, "model": prediction.adapter.weight_processing(), "versions": versions()},
+        options={**options, "model": prediction.adapter.weight_processing, "versions": versions()},
         signed=signed,
         messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
         scores=scores,

@@ -168,6 +168,7 @@ class ModelAdapter:
         weights = self.model.embed.W_E
         return weights.detach() if is_readable(weights) else self.embedding_table()
 
+    @cached_property
     def weight_processing(self) -> dict[str, Any]:
         """Describe the processing of the weights, on which the gate depends, although the logits do not.
 

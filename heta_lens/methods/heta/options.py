@@ -78,7 +78,13 @@ CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "non
 PUBLISHED: dict[str, dict[str, Any]] = {
     "paper": {},
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.
-    "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
+    "released": {
+        "variant": "win",
+        "flow": "prefix_head",
+        "window_mode": "chunk",
+        "window_gate": "per_window",
+        "probes": 10,
+    },
 }
 
 
@@ -96,7 +102,7 @@ class HetaOptions(Options):
     balance: Balance = "none"
     gate: Literal["flow", "uniform", "none"] = "flow"
     information: Literal["divergence", "target"] = "divergence"
-    probes: Annotated[int, COUNT] = 10
+    probes: Annotated[int, COUNT] = 5
     groups: Annotated[int | None, AtLeast(2, whole=True)] = 16
     support: Support = "block"
     norm: BlockNorm = "hutchinson"

@@ -55,7 +55,7 @@ def test_both_supports_equal_the_dense_hessian_with_the_same_probes(name: str, b
     model, n = build(), 4
     ids = zoo.prompt(model, n)
     hessian = dense(model, ids)
-    probes = signs(0, 10, n, hessian.shape[1])
+    probes = signs(0, heta_lens.Heta().probes, n, hessian.shape[1])
     assert relative(found(model, ids), oracles.block_l1(hessian, probes).mean(0)) < close(name)
     assert relative(found(model, ids, support="row"), oracles.row_l1(hessian, probes).mean(0)) < close(name)
 
