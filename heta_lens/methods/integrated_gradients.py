@@ -94,7 +94,8 @@ class IntegratedGradients(PathIntegral):
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group predictions that share the points of a path, which only a mean over the context makes different."""
-        together = 1 if isinstance(self.mask, str) and self.mask == "mean" else TARGETS
+        mask = self.mask_for(predictions[-1])
+        together = 1 if isinstance(mask, str) and mask == "mean" else TARGETS
         return [[*predictions[begin : begin + together]] for begin in range(0, len(predictions), together)]
 
     def explain(self, prediction: Prediction) -> Scores:
