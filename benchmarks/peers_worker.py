@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from heta_lens._util.work import Allocations
 
@@ -68,7 +68,8 @@ class Loaded:
     def __init__(self, given: Given) -> None:
         how = given["attention"]
         self.model: Any = AutoModelForCausalLM.from_pretrained(given["model"], attn_implementation=how).eval()
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(given["model"])
+        fast = (Path(given["model"]) / "tokenizer.json").is_file()  # which older versions read under this name alone
+        self.tokenizer: Any = (PreTrainedTokenizerFast if fast else AutoTokenizer).from_pretrained(given["model"])
         self.rows = 0
         self.model.register_forward_pre_hook(self.count, with_kwargs=True)
         assert self.tokenizer(given["text"]).input_ids == given["ids"], "the prompt's text is not the prompt"

@@ -127,7 +127,7 @@ class Heta(HetaOptions, Method):
             cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
             with predictions[0].running(), working(vars(expected), self.progress, cheaper) as work:
                 for group in groups:
-                    for prediction, result in zip(group, self.explain_together(group, work), strict=True):
+                    for prediction, result in zip(group, self.explain_sharing(group, work), strict=True):
                         signed = self.directed
                         results.append(make_attribution(prediction, "heta", result, settings(self), signed=signed))
         warn_of_doubts(self, results)
@@ -159,9 +159,9 @@ class Heta(HetaOptions, Method):
         return work_of(self, [prediction])
 
     def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction], Progress())[0]
+        return self.explain_sharing([prediction], Progress())[0]
 
-    def explain_together(self, predictions: Sequence[Prediction], work: Progress) -> list[Scores]:
+    def explain_sharing(self, predictions: Sequence[Prediction], work: Progress) -> list[Scores]:
         """Explain predictions that share masked forwards.
 
         For every token i of a context whose last position T predicts the target:
@@ -210,7 +210,7 @@ def _scored(
     score = parts.score(method.balance)
     facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
     if method.audit:
-        full = partial(method.full.explain_together, [prediction], work)
+        full = partial(method.full.explain_sharing, [prediction], work)
         facts |= audited(method, prediction, score, work, full)
     interactions = None
     if pairs is not None:
