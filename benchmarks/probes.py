@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from benchmarks import pages
-from benchmarks.models import MODELS, SMOLLM2, prompt
+from benchmarks.models import MODELS, available, prompt
 from benchmarks.pages import Table
 from heta_lens._util.numerics import student_t
 from heta_lens.data.recall import stories
@@ -24,7 +24,7 @@ from heta_lens.methods.heta.probes import Readings, grouped_products
 from heta_lens.prediction.prediction import Prediction
 
 TAKEN, GROUPS, LARGE = {"demo": 200, "SmolLM2": 60}, 16, 0.05
-STORIES, SEEDS = 3, 20
+STORIES, SEEDS = 3, 10
 ROWS = (4, 5, 6, 8, 10)
 BEFORE = 10  # probes by default before
 COLUMNS = [
@@ -112,8 +112,7 @@ def stopped(prediction: Prediction) -> Iterator[list[str]]:
 
 
 def write() -> None:
-    every = [(name, each) for name in TAKEN if name == "demo" or SMOLLM2.is_dir() for each in predictions(name)]
-    first = next(prediction for name, prediction in every if name == "demo")
-    pages.write("probes", [Table("stopping early", STOPPED, [*stopped(first)])])
-    rows = [row for name, prediction in every for row in by_probes(name, prediction)]
-    pages.write("probes", [Table("fewer probes", COLUMNS, rows)])
+    for name in available([*TAKEN]):
+        rows = [row for prediction in predictions(name) for row in by_probes(name, prediction)]
+        pages.write("probes", [Table(f"fewer probes, {name}", COLUMNS, rows)])
+    pages.write("probes", [Table("stopping early", STOPPED, [*stopped(next(predictions("demo")))])])
