@@ -40,7 +40,7 @@ from heta_lens.model.hooks import EMBED
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",
            "largest difference", "ρ", "ρ of two seeds of ours"]  # fmt: skip
 
-REPEATS, COPIES = 3, 16
+REPEATS, COPIES, PROBES = 3, 16, 5
 TRIED = 2  # runs of a batch size, of which the faster counts
 HERE = {"captum": captum.__version__}
 ROOT = Path(__file__).parents[1]
@@ -199,7 +199,7 @@ def by_captum(asked: Asked, amount: Amount) -> list[Work]:
     ]
 
 
-def naive_implementation(asked: Asked, gate: Tensor, probes: int = heta_lens.Heta().probes, seed: int = 0) -> Side:
+def naive_implementation(asked: Asked, gate: Tensor, probes: int = PROBES, seed: int = 0) -> Side:
     """Return equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
     n = asked.ids.shape[1]
 
@@ -213,10 +213,12 @@ def naive_implementation(asked: Asked, gate: Tensor, probes: int = heta_lens.Het
 def by_hand(asked: Asked) -> list[Work]:
     """Return the work of the naive implementation, with the gate of heta_lens, which needs no run."""
     gate = heta_lens.attribute(asked.cache, asked.target, tokens=asked.ids, variant="transition_only").scores
-    loop = naive_implementation(asked, gate)
+    loop, few = naive_implementation(asked, gate), {"probes": PROBES}
     return [
-        Work("HETA", loop, "heta", {}, False, batches=(1,)),
-        Work("HETA, groups=None", loop, "heta", {"groups": None}, True, batches=(1,)),
+        Work(f"HETA, {PROBES} probes", loop, "heta", few, False, batches=(1,)),
+        Work(
+            f"HETA, {PROBES} probes, groups=None", loop, "heta", {"probes": PROBES, "groups": None}, True, batches=(1,)
+        ),
     ]
 
 

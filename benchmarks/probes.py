@@ -1,4 +1,4 @@
-"""The default number of probes: the error of half as many, against the difference of two seeds; and of stopping early.
+"""The number of probes: the error of half the default, against the difference of two seeds; and of stopping early.
 
 The expectation is the mean of all probes of a prompt. The first token, which often has the largest curvature, is left
 out.
@@ -26,7 +26,7 @@ from heta_lens.prediction.prediction import Prediction
 TAKEN, GROUPS, LARGE = {"demo": 200, "SmolLM2": 60}, 16, 0.05
 STORIES, SEEDS = 3, 10
 ROWS = (4, 5, 6, 8, 10)
-BEFORE = 10  # probes by default before
+DEFAULT = 10  # probes
 COLUMNS = [
     "model",
     "tokens",
@@ -69,7 +69,7 @@ def estimates(found: list[Readings], few: slice) -> tuple[Float[Tensor, "pos"], 
 def by_probes(name: str, prediction: Prediction) -> Iterator[list[str]]:
     found, taken = readings(prediction, TAKEN[name]), TAKEN[name]
     truth = estimates(found, slice(None))[0]
-    large, before = truth > LARGE * truth.max(), replicates(found, BEFORE, taken)[0]
+    large, before = truth > LARGE * truth.max(), replicates(found, DEFAULT, taken)[0]
     apart = (before[:, None] - before).square().sum(-1)
     seeds = (apart.sum() / (len(before) * (len(before) - 1)) / truth.square().sum()).sqrt()
     for probes in ROWS:

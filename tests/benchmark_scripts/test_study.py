@@ -67,7 +67,7 @@ def test_candidates_are_distinct_and_hold_what_they_change() -> None:
 def test_costs_are_those_of_the_parts_in_use() -> None:
     found, n = parts(), len(case().prediction)
     assert KL_ONLY.runs(found) == n
-    assert LITERAL.runs(found) == n + found.curvatures["block"].runs > n + 2 * 80
+    assert LITERAL.runs(found) == n + found.curvatures["block"].runs > n + 2 * 160
     assert Candidate(gate="gradient", beta=0.0, gamma=0.0).runs(found) == 3
     plain, tempered = (Candidate(power=power, beta=0.0, gamma=1.0).score(found) for power in (1.0, 0.5))
     assert torch.allclose(tempered * found.gates["suffix1"].values ** 0.5, plain)

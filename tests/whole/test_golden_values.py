@@ -13,9 +13,9 @@ from helpers.asking import explain, relative
 GOLDEN = Path(__file__).with_name("golden_values.json")
 MODELS = ["bridge-gpt2", "bridge-neox", "bridge-native", "hooked-rotary_gqa", "hooked-alibi"]
 OPTIONS: dict[str, dict[str, Any]] = {
-    "default": {"probes": 10},
+    "default": {},
     "balanced": {"balance": "sum", "seed": 3, "probes": 4},
-    "row": {"support": "row", "probes": 10, "flow": "suffix_input", "value_norm": 2, "mask": "mean", "kl": "js"},
+    "row": {"support": "row", "flow": "suffix_input", "value_norm": 2, "mask": "mean", "kl": "js"},
 }
 
 

@@ -78,13 +78,7 @@ CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "non
 PUBLISHED: dict[str, dict[str, Any]] = {
     "paper": {},
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.
-    "released": {
-        "variant": "win",
-        "flow": "prefix_head",
-        "window_mode": "chunk",
-        "window_gate": "per_window",
-        "probes": 10,
-    },
+    "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
 }
 
 
@@ -102,7 +96,7 @@ class HetaOptions(Options):
     balance: Balance = "none"
     gate: Literal["flow", "uniform", "none"] = "flow"
     information: Literal["divergence", "target"] = "divergence"
-    probes: Annotated[int, COUNT] = 5
+    probes: Annotated[int, COUNT] = 10
     groups: Annotated[int | None, AtLeast(2, whole=True)] = 16
     support: Support = "block"
     norm: BlockNorm = "hutchinson"
