@@ -217,7 +217,7 @@ class Options:
 
 
 def check_options(options: Any) -> None:
-    """Check each option that is not at its default by its annotation: a ``Literal``, ``bool``, or checks of its own.
+    """Check options that differ from their defaults by the annotations: a ``Literal``, ``bool``, or special checks.
 
     Numbers of numpy and torch become numbers of Python, and floats where the default is one.
     """

@@ -154,7 +154,7 @@ class Claim(NamedTuple):
 
 
 def worker_name() -> str:
-    """Name this process, so that other processes on this machine can tell if it has ended."""
+    """Name this process by machine, number and start; other processes here see from the name when the process ends."""
     process = psutil.Process()
     return f"{platform.node()}/{process.pid}/{process.create_time():.2f}"
 

@@ -130,7 +130,7 @@ class Method(Options, ABC):
         return [result for group in self.sharing_runs(predictions) for result in self.explained(group)]
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions that share their runs; `Heta` does it in a way of its own."""
+        """Explain predictions with shared runs; `Heta` overrides the whole of `each` instead."""
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
