@@ -6,7 +6,7 @@ from importlib import import_module
 from itertools import groupby
 from operator import index
 from os import PathLike
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, get_args, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import pandas as pd
 import torch
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from heta_lens._util import storage
 from heta_lens._util import text as text_spans
-from heta_lens._util.files import check_utf8
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
-from heta_lens._util.options import check_at_least, check_choice, fits
+from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
 from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics, share_of
@@ -28,8 +27,7 @@ Order: TypeAlias = Literal["score", "size"]
 
 FORMAT, VERSION = "heta_lens.attribution", 2
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
-ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envelope"}  # with a row per token
-SPELLED = {"text": str, "id": int, "log_prob": float}  # a token in diagnostics
+ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envelope", "effects"}  # per token
 TEMPLATE = "template"  # the role of tokens that belong to no message
 FUNCTION = "function"  # the key of a function's name in a file
 PRINTED_ROWS, PRINTED_CELLS = 40, 60  # rows of a list, and terminal cells of a text, that `repr` prints
@@ -56,14 +54,7 @@ Group = TypeVar("Group", Scored, ScoredMessage)
 
 
 class ScoredList(list[Group]):
-    """A list of scored stretches of text that prints as a small table; a slice of the list prints so too."""
-
-    @overload
-    def __getitem__(self, at: SupportsIndex) -> Group: ...
-    @overload
-    def __getitem__(self, at: slice) -> "ScoredList[Group]": ...
-    def __getitem__(self, at: SupportsIndex | slice) -> "Group | ScoredList[Group]":
-        return ScoredList(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+    """A list of scored stretches of text that prints as a small table."""
 
     def __repr__(self) -> str:
         rows = [("score", "positions", "text"), *map(_cells, self[:PRINTED_ROWS])]
@@ -381,7 +372,7 @@ class Attribution(Result):
 
     @classmethod
     def of_fields(cls, stored: Mapping[str, Any]) -> "Attribution":
-        """Return the attribution of `stored_fields`; raise where the fields do not fit together."""
+        """Return the attribution of `stored_fields`; raise for fields of another type or shape."""
         values = {**stored}
         if isinstance(messages := values.get("messages"), Mapping):
             values["messages"] = Messages(**messages)
@@ -390,9 +381,7 @@ class Attribution(Result):
         if isinstance(target := values.get("target"), Mapping) and FUNCTION in target:
             values["target"] = SavedFunction(str(target[FUNCTION]))
         storage.check_record(cls, values)
-        made = cls(**values)
-        _check_consistent(made)
-        return made
+        return cls(**values)
 
 
 def stored_fields(attribution: Attribution) -> dict[str, Any]:
@@ -424,12 +413,10 @@ def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
 
 
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
-    """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics."""
-    known = dict(attribution.diagnostics)
-    for name in {"standard_errors", "probes", *ROW_DIAGNOSTICS} & known.keys():
+    """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics, and without those per token."""
+    known = {name: fact for name, fact in attribution.diagnostics.items() if name not in ROW_DIAGNOSTICS}
+    for name in {"standard_errors", "probes"} & known.keys():
         known[name] = _rows(known[name], keep)
-    if "effects" in known:
-        known["effects"] = known["effects"][:, keep]
     known |= {"left_out": known.get("left_out", 0) + int((~keep).sum()), **more}
     pairs, messages = attribution.interactions, attribution.messages
     return replace(
@@ -449,33 +436,3 @@ def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
         pairs = rows.get("interactions")
         return rows if pairs is None else rows | {"interactions": pairs[:, keep]}
     return value[keep] if isinstance(value, Tensor) else value
-
-
-def _check_consistent(made: Attribution) -> None:
-    """Raise for fields of a file in conflict with the rest of the file."""
-    known, messages, count = made.diagnostics, made.messages, len(made)
-    places, owners, roles = made.offsets.tolist(), [], ()
-    if messages is not None:
-        places += messages.places[:, 1:].tolist()
-        owners, roles = [*messages.owners.tolist(), *messages.places[:, 0].tolist()], messages.roles
-    log_prob, rank, sides = known.target_log_prob, known.target_rank, 2 if isinstance(made.target, tuple) else 1
-    of_target = [made.target_text, known.target_token, log_prob, rank]
-    known_rows = [known[name] for name in ROW_DIAGNOSTICS & known.keys()]
-    rows = [row for value in known_rows for row in (value.values() if isinstance(value, Mapping) else [value])]
-    errors, spelled = known.standard_errors or {}, [*(known.other_spellings or ()), *(known.target_members or ())]
-    consistent = {
-        "tokens and ids": len(made.tokens) == count > 0 and bool((made.ids >= 0).all()),
-        "positions": bool((made.positions.long().diff(prepend=torch.tensor([-1])) > 0).all()),
-        "places in the text": all(0 <= start <= stop <= len(made.text) for start, stop in places),
-        "messages": all(-1 <= number < len(roles) for number in owners),
-        "target": all((len(v) if isinstance(v, tuple) else 1) == sides for v in of_target if v is not None),
-        "rank of the target": (log_prob is None) == (rank is None) and not (callable(made.target) and rank is not None),
-        "standard errors": all(e is None or e.ndim == 1 + (name == "interactions") for name, e in errors.items()),
-        "diagnostics": all(row is None or len(row) == count for row in rows),
-        "effects": "effects" not in known or known["effects"].shape[1] == count,
-        "spelled tokens": all(fits(token.get(name), kind) for token in spelled for name, kind in SPELLED.items()),
-    }
-    for name, holds in consistent.items():
-        if not holds:
-            raise ValueError(f"its {name} are in conflict with the rest of the file")
-    check_utf8("its text", "".join(made.tokens) + str(made.target_text))

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
-from heta_lens._util.options import check_field_names, check_types
 from heta_lens.attribution import Attribution, Order, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
 
@@ -110,15 +109,6 @@ class SpanAttribution(Result):
             interactions=None,
         )
 
-    @property
-    def cost(self) -> dict[str, int]:
-        """The forwards, backwards and Hessian–vector products of all steps; steps count shared forwards once."""
-        costs = [step.diagnostics.cost for step in (*self.reasoning, *self.steps)]
-        total = {kind: sum(getattr(cost, kind) or 0 for cost in costs) for kind in ("forwards", "backwards", "hvps")}
-        if (costs[0].forwards_shared_by or 1) == len(costs):
-            total["forwards"] -= (len(costs) - 1) * (costs[0].forwards_shared or 0)
-        return total
-
     def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
         """Return the k tokens before the span with the highest sums, highest first, as in `Attribution.top`."""
         return self.summed.top(k, by, special=special)
@@ -143,16 +133,7 @@ class SpanAttribution(Result):
 
 
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:
-    check_field_names(SpanAttribution, stored)
-    many = Sequence[Mapping[str, Any]]
-    check_types({"tokens": tuple[str, ...], "steps": many, "reasoning": many}, stored)
-    steps, reasoning = (tuple(map(Attribution.of_fields, stored.get(name, ()))) for name in ("steps", "reasoning"))
-    if not steps:
-        raise ValueError("it has no steps")
-    before = min(len(steps[0]), len(reasoning[-1]) + 1) if reasoning else 0
-    for name, own, end in ("steps", steps, len(stored["tokens"])), ("reasoning", reasoning, before):
-        if [*map(len, own)] != [*range(end - len(own), end)]:
-            raise ValueError(f"its {name} have tokens up to others than {end - 1}, or not each one more")
+    steps, reasoning = (tuple(map(Attribution.of_fields, stored[name])) for name in ("steps", "reasoning"))
     return SpanAttribution(steps, stored["tokens"], reasoning)
 
 
@@ -176,24 +157,19 @@ def hops(scores: Float[Tensor, "pos"], written: Sequence[Float[Tensor, "_"]]) ->
     score.
     """
     start, stop = len(written[0]), len(written[0]) + len(written)
-    shares = torch.stack([pad(_shares_by_size(row.double()), (0, len(scores) - len(row))) for row in written])
+    rows = torch.stack([pad(row.double(), (0, len(scores) - len(row))) for row in written])
+    shares = rows / rows.abs().sum(1, keepdim=True).clamp(min=1e-300)
     gives = shares.any(1)
     # A row for the score that speaks for the target, and a row for the score that speaks against the target.
     speaking = torch.stack([scores.double().clamp(min=0), -scores.double().clamp(max=0)])
-    rows = []
+    found = []
     for _ in range(len(written) + 1):  # every pass moves scores to the left
         moving = speaking[:, start:stop] * gives
         staying = speaking.clone()
         staying[:, start:stop] -= moving
-        rows.append(staying)
+        found.append(staying)
         if not moving.any():
             break
         speaking = moving @ shares.clamp(min=0) + moving.flip(0) @ -shares.clamp(max=0)
-    by_hop = torch.stack(rows)
+    by_hop = torch.stack(found)
     return Hops((by_hop[:, 0] - by_hop[:, 1]).to(scores), by_hop.sum(1).to(scores))
-
-
-def _shares_by_size(row: Float[Tensor, "source"]) -> Float[Tensor, "source"]:
-    largest = row.abs().max()
-    scaled = row / largest if largest > 0 else row  # the sum of very large or very small sizes is no number
-    return scaled / scaled.abs().sum().clamp(min=1)

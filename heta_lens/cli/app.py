@@ -65,12 +65,9 @@ class OutputFlags:
 def command(name: str, group: typer.Typer = app, *, resumes: bool = False) -> Callable[[Command], Command]:
     """Register a function as a subcommand with ``--quiet`` and ``--json``.
 
-    A parameter annotated with a dataclass stands for the flags in the fields of the dataclass.
-
-    Args:
-        name: the words after ``heta-lens``; ``causal patch`` is ``patch`` of the group ``causal``.
-        group: the application that gets the subcommand.
-        resumes: an interrupted call says that the same command continues the work.
+    A parameter annotated with a dataclass stands for the flags in the fields of the dataclass. ``name`` has all words
+    after ``heta-lens``, such as ``causal patch``. With ``resumes``, an interrupted call says that the same command
+    continues the work.
     """
 
     def register(run: Command) -> Command:

@@ -1,6 +1,5 @@
 """The subcommands ``attribute``, ``attribute-dataset``, ``compare``, ``demo``, ``estimate`` and ``show``."""
 
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,11 +77,7 @@ def attribute_prompts(
     model: flags.Model = "demo",
     methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="METHOD", help=METHODS)] = None,
     field: Annotated[list[str] | None, Option("--field", metavar="FIELD=COLUMN", help=FIELD)] = None,
-    path: flags.SuitePath = None,
-    split: Annotated[str | None, Option(help="Which part of a suite (test) or data set (train).")] = None,
-    limit: flags.Limit = None,
-    seed: Annotated[int, Option(help="Which prompts of a suite are drawn.")] = 0,
-    option: flags.SuiteOptions = None,
+    suite: flags.SuiteFlags,
     export: flags.Export = None,
     retry_failed: flags.Retry = False,
     loading: flags.LoadingFlags,
@@ -99,22 +94,22 @@ def attribute_prompts(
     from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.model.loading import load_model
 
-    load, distribution, options = loading.options(), workers.options(), flags.suite_options(option)
+    load, distribution = loading.options(), workers.options()
     scores = attribute_dataset(
         partial(load_model, model, **load),
         source,
         flags.listed(methods, ["heta"]),
         out=out,
         fields={name: str(column) for name, column in keywords(field or []).items()},
-        path=path,
-        split=split,
-        limit=limit or (100 if source == "recall" else None),
-        seed=seed,
+        path=suite.path,
+        split=suite.split,
+        limit=suite.limit or (100 if source == "recall" else None),
+        seed=suite.seed,
         facts={"source": source, "model": model, **flags.facts_of(load)},
         retry_failed=retry_failed,
         progress=not quiet(),
         **distribution,
-        **options,
+        **suite.options(),
     )
     if shard := distribution["shard"]:
         out /= shard.folder
@@ -125,8 +120,7 @@ def attribute_prompts(
 
 
 CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
-MEMORY = "How much memory the GPUs have, all together, such as 80GB or 640GiB."
-UNITS = {"mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+MEMORY = "How much memory the GPUs have, all together, in GB."
 
 
 @command("estimate")
@@ -134,7 +128,7 @@ def estimate(
     *,
     config: Annotated[str, Option(help=CONFIG)],
     tokens: Annotated[int, Option(help="How long the prompt is.")],
-    gpu_memory: Annotated[str, Option(metavar="SIZE", help=MEMORY)],
+    gpu_memory: Annotated[float, Option(metavar="GB", help=MEMORY)],
     method: Annotated[str, Option("--method", "-m", metavar="METHOD", help=flags.ONE_METHOD)] = "heta",
     option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=flags.OPTIONS)] = None,
     dtype: Annotated[
@@ -147,7 +141,7 @@ def estimate(
 
     The model need not be there. Lists what takes less memory too.
     """
-    size = bytes_of(gpu_memory)
+    size = int(gpu_memory * 10**9)
     (wanted,) = flags.OneMethodFlags([method], option).methods().values()
     from heta_lens import estimate_memory
 
@@ -161,17 +155,9 @@ def estimate(
         for each in choices
     ]
     add(model=predicted.model, tokens=tokens, memory=size, choices=documents)
-    say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
+    say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory:g} GB is {size / 2**30:.1f} GiB. Predicted:")
     rows = [(each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum) for each in choices]
     views.show_table(["method", "GiB", "fits", "made of"], rows, right=["GiB"])
-
-
-def bytes_of(size: str) -> int:
-    """Return ``"80GB"`` in bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt]i?b)", size.lower())
-    if match is None:
-        raise ValueError(f"--gpu-memory {size}: give a number and a unit, as 80GB or 640GiB")
-    return int(float(match[1]) * UNITS[match[2]])
 
 
 COMPARED = "What --save wrote, several; or a folder or file of attribute-dataset."
@@ -212,16 +198,13 @@ def compare_saved(
     views.name_files(files)
 
 
-STORY = "Which story (by default one whose explanation is easy to read)."
-EASY = {1: 0, 2: 8}  # seeds, by hops
 DEMO_PAGE = Path("heta_lens_demo.html")
 
 
 @command("demo")
 def demo(
     *,
-    seed: Annotated[int | None, Option(help=STORY, show_default=False)] = None,
-    hops: Annotated[int, Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
+    seed: Annotated[int, Option(help="Which story.")] = 0,
     html: Annotated[Path, Option("--html", metavar="FILE", help="Where the page is written.")] = DEMO_PAGE,
 ) -> None:
     """Explain an answer of the small demo model.
@@ -232,7 +215,7 @@ def demo(
     files.check()
     from heta_lens.data import recall
 
-    story = next(recall.stories("test", seed=EASY[hops] if seed is None else seed, hops=2 if hops == 2 else 1, facts=4))
+    story = next(recall.stories("test", seed=seed, hops=1, facts=4))
     marked = {position for stretch in story.evidence for position in stretch.tokens}
     (method,) = flags.MethodFlags().methods().values()
     explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)

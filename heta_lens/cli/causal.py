@@ -1,6 +1,5 @@
 """The subcommands ``causal validate``, ``causal patch`` and ``causal heads``."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,6 @@ app.add_typer(causal, name="causal", rich_help_panel=None)
 HOW = "edge_patch: the values that the last position reads; resid_patch: what enters --layer; input: embeddings."
 MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
 PATTERNS = "Whether edge_patch leaves attention as it was: frozen or recomputed (frozen)."
-MEASURED = {"log_prob": "log-probability", "prob": "probability", "logit": "logit", "log_odds": "log-odds"}
 SCALE = "Of the effects: log_prob, prob, logit or log_odds (log_prob)."
 
 Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
@@ -73,11 +71,11 @@ def numbers(flag: str, written: str | None) -> list[int] | None:
     """Return the numbers of ``3:7``, or of ``3`` alone."""
     if written is None:
         return None
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", written.strip())
-    places = range(int(match[1]), int(match[2] or int(match[1]) + 1)) if match else range(0)
-    if not places:
-        raise ValueError(f"{flag} {written} is no range of numbers from 0: write 3:7, or 3 for one")
-    return [*places]
+    start, _, stop = written.partition(":")
+    try:
+        return [*range(int(start), int(stop or int(start) + 1))]
+    except ValueError:
+        raise ValueError(f"{flag} {written} is no range of numbers from 0: write 3:7, or 3 for one") from None
 
 
 def refuse(flags: Mapping[str, Any], why: str) -> None:
@@ -214,7 +212,7 @@ def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any],
     order = values.argsort(descending=True, stable=True).tolist()
     rows = [{"position": at, "token": tokens[at], "effect": float(values[at])} for at in order]
     add(target=prediction.target_words)
-    say(f"{title} (effect: by how much its {_measured(options)} falls)")
+    say(f"{title} (effect: by how much its {options.get('scale', 'log_prob')} falls)")
     _list("effects", rows, top, {"position": "{}", "token": "{!r}", "effect": "{:.4g}"})
     _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
 
@@ -230,14 +228,10 @@ def _patch_grid(
     patches = [patch._asdict() for patch in grid.top(grid.values.numel())]
     add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted)
     clean_and_corrupted = f"{grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one"
-    say(f"{grid.title}, its {_measured(options)}: {clean_and_corrupted}")
+    say(f"{grid.title}, its {options.get('scale', 'log_prob')}: {clean_and_corrupted}")
     forms = {"layer": "{}", "column": "{}", "label": "{!r}", "value": "{:.4g}", "restored": "{:.0%}"}
     _list("patches", patches, top, forms)
     _write_view(grid.plot, files)
-
-
-def _measured(options: Mapping[str, Any]) -> str:
-    return MEASURED[options.get("scale", "log_prob")]
 
 
 FLOW = "How the gate's flow reaches the prediction, as HETA has it (suffix)."

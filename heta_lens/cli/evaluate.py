@@ -22,7 +22,7 @@ ENTRIES = (
     f"With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas ({', '.join(METHODS)})."
 )
 SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
-BUDGET = "At most so many forwards for every method and prompt, as 100F; a backward counts as two."
+BUDGET = "At most so many forwards for every method and prompt; a backward counts as two."
 METRICS = (
     "See heta-lens metrics; may be repeated, or with commas (all that run a method only once, except soft_ns and "
     "soft_ns_raw, which rarely tell methods apart)."
@@ -41,12 +41,8 @@ def evaluate_suite(
     methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
     metrics: Annotated[list[str] | None, Option("--metrics", metavar="NAME", help=METRICS)] = None,
     scores: Annotated[list[Path] | None, Option("--scores", metavar="FILE", help=SCORES)] = None,
-    budget: Annotated[str | None, Option(metavar="FORWARDS", help=BUDGET)] = None,
-    path: Annotated[Path | None, Option(help="The file that the suite is read from.")] = None,
-    split: Annotated[str | None, Option(help="Which part of it, where it has parts (test).")] = None,
-    limit: flags.Limit = None,
-    seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0,
-    option: flags.SuiteOptions = None,
+    budget: Annotated[float | None, Option(metavar="FORWARDS", help=BUDGET)] = None,
+    choice: flags.SuiteFlags,
     export: flags.Export = None,
     intervals: Intervals = False,
     retry_failed: flags.Retry = False,
@@ -67,18 +63,19 @@ def evaluate_suite(
 
     check_extra("matplotlib", "the report of an evaluation")
     flags.check_exports(export)
-    out, most = out.expanduser(), forwards_of(budget)
-    entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
+    out = out.expanduser()
+    entries = [replace(Entry.read(entry), budget=budget) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
     external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
     names = flags.listed(metrics, default_metrics())
-    options, load, distribution = flags.suite_options(option), loading.options(), workers.options()
+    options, load, distribution = choice.options(), loading.options(), workers.options()
+    split, limit = choice.split, choice.limit
     if suite == "recall":
         limit, split = limit or 100, split or "test"
-    draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
+    draw = partial(suites.suite, suite, choice.path, split=split, limit=limit, seed=choice.seed, **options)
     prompts, explained = drawn(suite, partial(load_model, model, **load), distribution["workers"], draw)
-    facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
-    facts |= {"seed": seed, "limit": limit, **flags.given(budget=most), **flags.facts_of(load)}
+    facts = {"suite": suite, "suite_options": options, "model": model, "path": choice.path and str(choice.path)}
+    facts |= {"split": split, "seed": choice.seed, "limit": limit, **flags.given(budget=budget), **flags.facts_of(load)}
     kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet()}
     evaluate(explained, prompts, [*entries, *external], names, out, **kept, **distribution)
     if shard := distribution["shard"]:
@@ -86,14 +83,6 @@ def evaluate_suite(
     _write_report(out, intervals=intervals)
     flags.write_exports(out, export)
     print_failures(out)
-
-
-def forwards_of(budget: str | None) -> float | None:
-    """Return the number of ``100F`` or ``100``."""
-    try:
-        return None if budget is None else float(budget.removesuffix("F"))
-    except ValueError:
-        raise ValueError(f"--budget {budget} is no number of forwards: write 100F") from None
 
 
 LEADERBOARD = Path("leaderboard")
@@ -238,12 +227,8 @@ def fit_head_weights(
     source: flags.Source,
     out: Annotated[Path, Option(metavar="FILE", help="Where the weights are written, a .safetensors file.")],
     model: flags.Model = "demo",
-    path: flags.SuitePath = None,
-    split: Annotated[str | None, Option(help="Which part of a suite or data set.")] = None,
-    limit: Annotated[int, Option(min=2, help="How many prompts at most.")] = 300,
+    suite: flags.SuiteFlags,
     samples: Annotated[int, Option(min=2, help="How many ablations of each, one forward each.")] = 32,
-    seed: Annotated[int, Option(help="Which prompts and ablations are drawn.")] = 0,
-    option: flags.SuiteOptions = None,
     loading: flags.LoadingFlags,
 ) -> None:
     """Fit the weights of attention heads, for at2.
@@ -251,18 +236,17 @@ def fit_head_weights(
     The method at2 takes the file: weights=FILE.
     """
     check_writable([out])
-    from heta_lens._util.options import keywords
     from heta_lens._util.python import Lazy
     from heta_lens.data.prompt_sources import prompts
     from heta_lens.evaluation.prompt_evaluation import ask
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.model.loading import load_model
 
-    options, load = keywords(option or []), loading.options()
-    given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
+    options, load = suite.options(), loading.options()
+    given = prompts(source, path=suite.path, split=suite.split, limit=suite.limit or 300, seed=suite.seed, **options)
     ready = load_model(model, **load)
     predictions = Lazy(len(given), lambda number: ask(ready, given[number]))
-    fitted = fit_at2(predictions, samples=samples, seed=seed, progress=bars())
+    fitted = fit_at2(predictions, samples=samples, seed=suite.seed, progress=bars())
     fitted.save(out)
     facts = fitted.fitted
     add(weights=out, **facts)

@@ -19,21 +19,16 @@ if TYPE_CHECKING:
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, a folder, or a GGUF file."
 RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
-LIMIT = "How many prompts (recall, which has no end: 100)."
-OF_SUITE = "An option of the suite, like hops=2; may be repeated."
 
 Model = Annotated[str, Option(help=MODELS)]
 Page = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
 Retry = Annotated[bool, Option("--retry-failed", help=RETRY)]
 EXPORT = "Also write all scores, a row per token, to scores.csv, scores.jsonl or scores.parquet; may be repeated."
 Export = Annotated[list[str] | None, Option("--export", metavar="csv|jsonl|parquet", help=EXPORT)]
-Limit = Annotated[int | None, Option(min=1, help=LIMIT)]
 Source = Annotated[
     str,
     Argument(help="A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."),
 ]
-SuitePath = Annotated[Path | None, Option(help="The file that a suite is read from.")]
-SuiteOptions = Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)]
 Revision = Annotated[str | None, Option(help="A branch, tag or commit of the hub.")]
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with it.")]
 
@@ -56,16 +51,25 @@ def listed(names: Iterable[str] | None, default: list[str]) -> list[str]:
     return [*filter(None, parts)]
 
 
-def suite_options(written: list[str] | None) -> dict[str, Any]:
-    """Return options of a suite, ``["hops=2"]``, as keywords; refuse the names of flags."""
-    from heta_lens._util.options import keywords
+LIMIT = "How many prompts (recall, which has no end: 100; fit-at2: 300)."
+OF_SUITE = "An option of the suite, like hops=2; may be repeated."
 
-    options = keywords(written or [])
-    for name in ("name", "path", "split", "limit", "seed"):
-        if name in options:
-            way = "name the suite first" if name == "name" else f"use --{name}"
-            raise ValueError(f"-o {name}={options[name]} is not an option of a suite: {way}")
-    return options
+
+@dataclass(frozen=True)
+class SuiteFlags:
+    """The choice among the prompts of a source."""
+
+    path: Annotated[Path | None, Option(help="The file that a suite is read from.")] = None
+    split: Annotated[str | None, Option(help="Which part of a suite (test) or data set (train).")] = None
+    limit: Annotated[int | None, Option(min=1, help=LIMIT)] = None
+    seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0
+    option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the suite as keywords."""
+        from heta_lens._util.options import keywords
+
+        return keywords(self.option or [])
 
 
 MAPS = {"device_map", "max_memory", "quantization_config"}

@@ -1,7 +1,7 @@
 """The subcommands ``methods`` and ``metrics``: lists, and descriptions with every option."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from inspect import cleandoc
 from types import UnionType
@@ -15,7 +15,6 @@ from heta_lens.cli.views import show_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
-    from heta_lens.methods.registry import Preset
 
 
 class OptionDescription(NamedTuple):
@@ -88,59 +87,26 @@ def list_metrics(
     Says what each measures, which direction is better, and what it costs beside the attribution.
     """
     from heta_lens.metrics import METRICS
-    from heta_lens.metrics.registry import described_metric
+    from heta_lens.metrics.registry import described_metric, metric_named
 
-    measures = {known: described_metric(known) for known in METRICS}
-    about = {known: {"name": known, "measures": measures[known], **metric.about} for known, metric in METRICS.items()}
+    chosen = METRICS if name is None else dict([metric_named(name)])
+    about = [{"name": known, "measures": described_metric(known), **metric.about} for known, metric in chosen.items()]
+    add(metrics=about)
     if name is not None:
-        known = _known("metric", name, METRICS)
-        _show_metric(METRICS[known], about[known])
+        about[0]["example"] = f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
+        _show_facts(about[0])
         return
-    add(metrics=[*about.values()])
     rows = []
-    for known, metric in METRICS.items():
-        facts = [
-            f"{metric.title}: {metric.variant}",
-            f"{metric.better} is better",
-            f"cost {_cost(metric)}",
-            metric.source,
-            _from(metric.origin),
-        ]
-        rows.append((known, f"{measures[known]}\n{'; '.join(filter(None, facts))}.".lstrip("\n")))
+    for of in about:
+        cost = f"{of['again']} × the method" if of["again"] else of["cost"]
+        facts = f"{of['title']}: {of['variant']}", f"{of['better']} is better", f"cost {cost}", of["source"], _from(of)
+        rows.append((of["name"], f"{of['measures']}\n{'; '.join(filter(None, facts))}.".lstrip("\n")))
     show_table(["metric", "what it measures"], rows)
-
-
-def _show_metric(metric: Any, about: Mapping[str, Any]) -> None:
-    name = about["name"]
-    example = f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
-    add(metrics=[{**about, "example": example}])
-    low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
-    facts = {
-        "measures": about["measures"],
-        "what it is": f"{metric.title}: {metric.variant}" if metric.variant else metric.title,
-        "from": metric.source,
-        "better": metric.better,
-        "range": "unbounded" if low == high else f"{low} to {high}",
-        "cost": _cost(metric),
-        "needs": ", ".join(metric.needs) or "nothing but a prompt",
-        "over prompts": metric.aggregate,
-        "package": metric.origin,
-        "example": example,
-    }
-    _show_facts(name, facts)
-
-
-def _cost(metric: Any) -> str:
-    return f"{metric.again} × the method" if metric.again else metric.cost
 
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
 EXAMPLE = 'heta-lens attribute "Mia put the key in the" --method {}'
-SIGNS = {
-    True: ("scores ±", "signed: above 0 speaks for the target"),
-    False: ("scores ≥ 0", "≥ 0: how much, not for or against"),
-    None: ("", "as the function returns them: signed, if one is below 0"),
-}
+SIGNS = {True: "±", False: "≥ 0", None: "as the function returns them"}
 
 
 @command("methods")
@@ -149,14 +115,16 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
 
     Says what each does, what it costs, and what its scores mean.
     """
-    from heta_lens.methods.registry import ALIASES, METHODS, PRESETS
+    from heta_lens.methods.registry import ALIASES, METHODS, PRESETS, method_of
 
+    if name in PRESETS:
+        preset = {"name": name, **PRESETS[name]._asdict(), "example": EXAMPLE.format(name)}
+        add(presets=[preset])
+        _show_facts(preset | {"options": PRESETS[name].written})
+        return
     if name is not None:
-        known = name if ":" in name else _known("method", name, [*PRESETS, *METHODS], ALIASES)
-        if known in PRESETS:
-            _show_preset(known, PRESETS[known])
-        else:
-            _show_method(known)
+        method_of(name, {})  # refuses an unknown name
+        _show_method(ALIASES.get(name, name))
         return
     about = [_about(known, method) for known, method in METHODS.items()]
     add(methods=about, presets=[{"name": known, **preset._asdict()} for known, preset in PRESETS.items()])
@@ -164,7 +132,13 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
     show_table(["preset", "what it stands for"], presets)
     say("")
     show(Text(LEGEND))
-    show_table(["method", "what it does"], [(of["name"], _method_lines(of)) for of in about])
+    rows = []
+    for of in about:
+        aliases = f"also called {', '.join(of['aliases'])}" if of["aliases"] else ""
+        adapted = f"adapted: {of['adapted']}" if of["adapted"] else ""
+        facts = f"scores {SIGNS[of['signed']]}", f"cost {of['cost']}", aliases, adapted, _from(of)
+        rows.append((of["name"], f"{of['summary']}\n{'; '.join(filter(None, facts))}."))
+    show_table(["method", "what it does"], rows)
 
 
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:
@@ -183,68 +157,25 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
     }
 
 
-def _method_lines(about: Mapping[str, Any]) -> str:
-    aliases = f"also called {', '.join(about['aliases'])}" if about["aliases"] else ""
-    adapted = f"adapted: {about['adapted']}" if about["adapted"] else ""
-    facts = [SIGNS[about["signed"]][0], f"cost {about['cost']}", aliases, adapted, _from(about["origin"])]
-    return f"{about['summary']}\n{'; '.join(filter(None, facts))}."
-
-
 def _show_method(name: str) -> None:
     from heta_lens import METHODS
 
     method = METHODS[name]
-    takes, options, example = sorted(method().takes), described_options(method), EXAMPLE.format(name)
-    about, text = _about(name, method), description(method)
-    parts = {"description": text, "takes": takes, "options": [option._asdict() for option in options]}
-    add(methods=[{**about, **parts, "example": example}])
-    facts = {
-        "what it does": about["summary"],
-        "paper": about["paper"],
-        "adapted": about["adapted"],
-        "also called": ", ".join(about["aliases"]),
-        "family": about["family"],
-        "cost": f"{about['cost']} (F: forwards, B: backwards, of N tokens and L layers)",
-        "scores": SIGNS[about["signed"]][1],
-        "targets": ", ".join(takes) + (", all with the same scores" if method().ignores_target else ""),
-        "package": about["origin"],
-        "example": example,
-    }
-    _show_facts(name, facts)
-    if text:
-        show(Text(f"\n{text}"))
+    about = {**_about(name, method), "takes": sorted(method().takes), "example": EXAMPLE.format(name)}
+    text, options = description(method), described_options(method)
+    add(methods=[{**about, "description": text, "options": [option._asdict() for option in options]}])
+    _show_facts(about | {"signed": SIGNS[about["signed"]]})
+    show(Text(f"\n{LEGEND}{text}\n"))
     if options:
-        say("")
         show_table(["option", "type", "default", "what it does"], options)
 
 
-def _show_preset(name: str, preset: "Preset") -> None:
-    example = EXAMPLE.format(name)
-    add(presets=[{"name": name, **preset._asdict(), "example": example}])
-    facts = {
-        "what it is": preset.written,
-        "when": preset.when,
-        "options": f"those of {preset.method}, which heta-lens methods {preset.method} lists",
-        "example": example,
-    }
-    _show_facts(name, facts)
+def _show_facts(facts: Mapping[str, Any]) -> None:
+    say(facts["name"], style="bold")
+    known = {fact: value for fact, value in facts.items() if fact != "name" and value not in ("", [], None)}
+    rows = [(fact, ", ".join(value) if isinstance(value, list) else str(value)) for fact, value in known.items()]
+    show_table(["", ""], rows, header=False)
 
 
-def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
-    """Return the full name of a method or metric; the error of an unknown name proposes a similar name."""
-    from heta_lens._util.options import hint
-
-    full, known = short.get(name, name), [*names]
-    if full not in known:
-        near = hint(name.lower(), [*known, *short]) or f": heta-lens {kind}s lists them"
-        raise ValueError(f"there is no {kind} {name!r}{near}")
-    return full
-
-
-def _show_facts(name: str, facts: Mapping[str, str]) -> None:
-    say(name, style="bold")
-    show_table(["", ""], [(fact, value) for fact, value in facts.items() if value], header=False)
-
-
-def _from(package: str) -> str:
-    return "" if package == "heta_lens" else f"from {package}"
+def _from(about: Mapping[str, Any]) -> str:
+    return "" if about["origin"] == "heta_lens" else f"from {about['origin']}"

@@ -35,7 +35,6 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], **how: Any
 PAGES = (".html", ".htm")
 DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
 FIGURES = (*PAGES, *DRAWN, ".tex")  # suffixes of --figure
-NUMBERS = (".json", ".jsonl", ".csv", ".txt")  # suffixes of output of --json
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
 FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."
@@ -51,17 +50,15 @@ class Files:
     save: Path | None = None
 
     def check(self, figures: Sequence[str] = FIGURES) -> None:
-        """Refuse unwritable files, two names of the same file, and wrong suffixes."""
-        from heta_lens._util.files import check_distinct, check_no_view
+        """Refuse unwritable files and wrong suffixes, before long work."""
+        from heta_lens._util.files import check_no_view
         from heta_lens._util.python import check_extra
 
         check_writable(used(self).values())
-        check_distinct({f"--{name}": path for name, path in used(self).items()})
         if self.save is not None:
-            check_no_view(self.save, "--json" if self.save.suffix.lower() in NUMBERS else "--figure")
+            check_no_view(self.save, "--figure or --json")
         for flag, path, kinds in ("--html", self.html, PAGES), ("--figure", self.figure, figures):
-            stream = path is not None and path.exists() and not path.is_file()  # for example /dev/stdout
-            if path is not None and path.suffix.lower() not in kinds and not stream:
+            if path is not None and path.suffix.lower() not in kinds:
                 ends = ", ".join(kinds)
                 raise ValueError(f"{flag} {path} cannot be written: give it a name that ends in one of {ends}")
         if self.figure is not None and self.figure.suffix.lower() in DRAWN:
@@ -153,13 +150,12 @@ def show_result(
     from heta_lens.plots.scales import percent_at
 
     if by != "token":
-        of = explained.summed
-        hidden = {*(() if special else of.positions[of.hidden].tolist())}
-        rows = []
+        summed, rows = explained.summed, []
+        hidden = {*(() if special else summed.positions[summed.hidden].tolist())}
         for group in groups_of(explained, by):
             if not group.positions or {*group.positions} - hidden:
-                ends = "–".join(map(str, group.positions[:1] + group.positions[1:][-1:]))
-                rows.append((f"{group.score:.4g}", percent_at(of, group.positions), group.text, ends))
+                ends = "–".join(map(str, dict.fromkeys((*group.positions[:1], *group.positions[-1:]))))
+                rows.append((f"{group.score:.4g}", percent_at(summed, group.positions), group.text, ends))
         show(Text(explained.title, style="bold"))
         show(Text("\n".join(explained.notes) + "\n", style="dim"))
         show_table(["score", "share", by, "positions"], rows[:top], right=("score", "share"))
@@ -204,9 +200,6 @@ class Saved:
 
 def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | None = None) -> list[Saved]:
     """Read the results of files; ``prompt`` and ``method`` choose among the scores of many prompts."""
-    from heta_lens._util.files import check_distinct
-
-    check_distinct({f"FILE {number}": path for number, path in enumerate(paths, 1)})
     return [result for path in paths for result in _read_file(path.expanduser(), prompt, method)]
 
 
@@ -215,11 +208,7 @@ def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved
     from heta_lens.evaluation.saved_scores import load_scores
 
     if not (path.is_dir() or path.name == RUN):
-        result = load_result(path)
-        for flag, name in {"--prompt": prompt, "--method": method}.items():
-            if name is not None:
-                raise ValueError(f"{flag} {name} chooses among many attributions, and {path} is one")
-        return [Saved(path, str(path), result)]
+        return [Saved(path, str(path), load_result(path))]
     scores = load_scores(path).of(prompt=prompt, method=method)
     if len(scores) > MOST:
         names = ", ".join(scores.prompts[:3])
@@ -231,10 +220,8 @@ def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved
 
 def load_result(path: Path) -> Explained:
     from heta_lens import Attribution, SpanAttribution
-    from heta_lens._util.files import regular_file
     from heta_lens._util.storage import OtherKind
 
-    regular_file(path, f"{path}: there is no such file")
     for kind in (Attribution, SpanAttribution):
         with suppress(OtherKind):
             return kind.load(path)
@@ -274,9 +261,9 @@ def write_comparison(results: Mapping[str, Explained], files: Files, *, special:
 
 def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = False) -> list[list[str]]:
     """Return every token among the highest of a result, with the score and rank in every result."""
-    from heta_lens.plots.comparison import best_known, ranked
+    from heta_lens.plots.comparison import ranked
 
-    known, (scores, ranks) = best_known(results), ranked(results, special=special)
+    known, (scores, ranks) = next(iter(results.values())).summed, ranked(results, special=special)
     texts = dict(zip(known.positions.tolist(), known.tokens, strict=True))
     mean_ranks = ranks[ranks.min(axis=1) <= top].mean(axis=1).sort_values(kind="stable")
     return [

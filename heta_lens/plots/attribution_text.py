@@ -1,8 +1,7 @@
 """Results in words: the title, the highest scores, lines on how to read the scores, and the formula of the score."""
 
-from collections.abc import Mapping, Sequence
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,6 @@ SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
 LAST = " (last)"  # the mark of the token that the prediction is read from
-NAMED = 3  # the number of spellings, and of members of a set, in a line
 ADVICE = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
@@ -72,7 +70,6 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
-        _spellings(known.other_spellings or ()),
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
         ""
@@ -113,25 +110,14 @@ def _likelihood(attribution: Attribution) -> str:
     texts: Any = known.target_token or (("", "") if pair else "")
     facts: Any = attribution.target, texts, known.target_log_prob, known.target_rank
     targets = zip(*facts, strict=True) if pair else [facts]
-    likely = " against ".join(_likely(known.target_members or (), *target) for target in targets)
-    return likely + (", under hooks" if known.user_hooks else "")
+    return " against ".join(_likely(*target) for target in targets) + (", under hooks" if known.user_hooks else "")
 
 
-def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, text: str, log_prob: float, rank: int) -> str:
-    if isinstance(tokens, int):
-        named = f"token {tokens} {text!r}: " if text else ""
-        return f"{named}{probability(log_prob)} (rank {rank})"
-    members = sorted((member for member in known if member["id"] in tokens), key=lambda member: -member["log_prob"])
-    best = [f"token {member['id']} {member['text']!r}: {probability(member['log_prob'])}" for member in members[:NAMED]]
-    named = f"; {', '.join(best)}" if best else ""
-    return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank}{named})"
-
-
-def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tokens that write the same as the target and are not the target."""
-    named = [f"{other['text']!r} by token {other['id']} ({probability(other['log_prob'])})" for other in others[:NAMED]]
-    more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
-    return f"also written: {', '.join(named + more)}" if others else ""
+def _likely(tokens: Side, text: str, log_prob: float, rank: int) -> str:
+    if isinstance(tokens, frozenset):
+        return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank})"
+    named = f"token {tokens} {text!r}: " if text else ""
+    return f"{named}{probability(log_prob)} (rank {rank})"
 
 
 def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
@@ -143,57 +129,31 @@ def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
     ]
 
 
-class Term(NamedTuple):
-    """A part of the score with its weight, and the number that the part is divided by first."""
-
-    part: str
-    weight: float
-    divisor: float | None
-
-    @property
-    def words(self) -> str:
-        weight = "" if self.weight == 1 else f"{self.weight:.4g} × "
-        return f"{weight}{self.part}" + ("" if self.divisor is None else f" / {self.divisor:.4g}")
-
-    def of(self, parts: Mapping[str, Float[Tensor, "pos"]]) -> Float[Tensor, "pos"]:
-        """Return the term's summand of the score, including the gate."""
-        return parts["gate"].double() * self.weight * parts[self.part].double() / (self.divisor or 1)
-
-
 def score_formula(attribution: Attribution) -> str:
     """Return ``score = gate × (0.5 × curvature + 0.5 × information)``; empty if the parts do not give the scores."""
-    options, parts, balance = attribution.options, attribution.parts, attribution.options.get("balance")
+    options, parts, scores = attribution.options, attribution.parts, attribution.scores.double()
     if options.get("combine") == "geometric" and parts:
         powers = {name: options[weight] / (options["beta"] + options["gamma"]) for name, weight in WEIGHTS.items()}
         factors = ["score = gate", *(f"{name}^{power:.4g}" for name, power in powers.items())]
         return " × ".join(factors) + ", with the sign of information" * attribution.signed
-    divided = balance in DIVISORS and len(parts) > 1 and parts.keys() <= {"gate", *WEIGHTS}
-    if divided and attribution.diagnostics.left_out:
-        return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
-    if (terms := score_terms(attribution)) is None:
-        return ""
-    total = " + ".join(term.words for term in terms)
-    formula = "score = gate" + (f" × ({total})" if len(terms) > 1 else f" × {total}" if terms else "")
-    return formula + (f", where balance={balance!r} divides each part by its {balance}" if divided else "")
-
-
-def score_terms(attribution: Attribution) -> list[Term] | None:
-    """Return the terms whose sum is the score (no term: the gate alone); None if the parts do not give the scores."""
-    parts = attribution.parts
     if "gate" not in parts or not parts.keys() <= {"gate", *WEIGHTS}:
-        return None
-    given = {name: attribution.options.get(option) for name, option in WEIGHTS.items()}
-    for weights in (given, {}):  # variants with a single part have the weight 1
-        terms = [_term(attribution, name, weights.get(name)) for name in WEIGHTS if name in parts]
-        made = torch.stack([term.of(parts) for term in terms]).sum(0) if terms else parts["gate"].double()
-        scores = attribution.scores.double()
-        if bool(((made - scores).abs() <= CLOSE * scores.abs().max()).all()):
-            return terms
-    return None
+        return ""
+    gate, balance = parts["gate"].double(), options.get("balance", "none")
+    for weighted in (True, False):  # variants with a single part have the weight 1
+        weights = {name: options.get(weight, 1) if weighted else 1 for name, weight in WEIGHTS.items() if name in parts}
+        terms = dict(_term(name, parts[name].double(), weight, balance) for name, weight in weights.items())
+        total = gate * torch.stack([*terms.values()]).sum(0) if terms else gate
+        if bool(((total - scores).abs() <= CLOSE * scores.abs().max()).all()):
+            factor = f" × ({' + '.join(terms)})" if len(terms) > 1 else "".join(f" × {term}" for term in terms)
+            divided = f", where balance={balance!r} divides each part by its {balance}"
+            return f"score = gate{factor}" + (divided if terms and balance in DIVISORS else "")
+    return ""
 
 
-def _term(attribution: Attribution, name: str, weight: object) -> Term:
-    part, balance = attribution.parts[name], attribution.options.get("balance")
-    divide = DIVISORS.get(balance) if isinstance(balance, str) else None
-    divisor = float(divide(part.double())) if divide is not None and part.any() else None
-    return Term(name, weight if isinstance(weight, int | float) else 1, divisor)
+def _term(name: str, part: Float[Tensor, "pos"], weight: float | int, balance: str) -> tuple[str, Float[Tensor, "pos"]]:
+    """Return a weighted part of the score in words, and its values."""
+    words = name if weight == 1 else f"{weight:.4g} × {name}"
+    if balance not in DIVISORS or not part.any():
+        return words, weight * part
+    divisor = float(DIVISORS[balance](part))
+    return f"{words} / {divisor:.4g}", weight * part / divisor

@@ -1,10 +1,9 @@
 """Tokens as coloured text for a paper or a slide: as a figure, and as LaTeX with boxes that wrap at line ends."""
 
 import re
-import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heta_lens._util.python import extra
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
     Axes = Figure = Any
-
-DIRECTIONS = {"R": "R", "AL": "R", "L": "L"}  # by Unicode's strong directions
 
 
 @dataclass(frozen=True)
@@ -57,16 +54,13 @@ class ColouredText(ColouredScores):
 
     @property
     def notes(self) -> list[str]:
-        """Lines on facts that the colours do not show: a score beyond the scale, removed tokens, and the frame."""
-        scored, beyond, left_out = self.attribution, self.beyond, self.attribution.diagnostics.left_out or 0
-        clipped = ""
-        if beyond is not None:
-            token, score = quoted(scored.tokens[beyond]), float(scored.scores[beyond])
-            where = f"{token} at {int(scored.positions[beyond])}"
-            clipped = f"{where} is beyond the scale: {score:.3g} ({self.share(score)})"
+        """Lines on facts that the colours do not show: a score beyond the scale, and the frame."""
+        scored, row, clipped = self.attribution, self.beyond, ""
+        if row is not None:
+            token, score = f"{quoted(scored.tokens[row])} at {int(scored.positions[row])}", float(scored.scores[row])
+            clipped = f"{token} is beyond the scale: {score:.3g} ({self.share(score)})"
         possible = [
             clipped,
-            f"{left_out} token{'s' * (left_out > 1)} left out" if left_out else "",
             "framed: the answer that is explained" if self.written else "",
             share_note(scored),
             scored.diagnostics.note,
@@ -78,21 +72,6 @@ class ColouredText(ColouredScores):
     def all_tokens(self) -> tuple[str, ...]:
         """The tokens, and the tokens of the answer."""
         return (*self.attribution.tokens, *self.written)
-
-
-def directed_runs(texts: Sequence[str]) -> Iterator[tuple[bool, range]]:
-    """Yield stretches of texts, and whether they are read from right to left.
-
-    A right-to-left stretch includes the texts between two right-to-left words.
-    """
-    letters = "".join(_direction(text) or " " for text in texts)
-    for run in re.finditer("R(?:[^L]*R)?|[^R]+", letters):
-        yield run[0][0] == "R", range(*run.span())
-
-
-def _direction(text: str) -> str:
-    """Return R or L by the first letter with a direction; empty for a text without such letters."""
-    return next(filter(None, (DIRECTIONS.get(unicodedata.bidirectional(character)) for character in text)), "")
 
 
 POINTS = 72  # to an inch
@@ -112,11 +91,6 @@ class Piece(NamedTuple):
     left: float
     width: float
 
-    @property
-    def base(self) -> float:
-        """The distance from the figure's top to the line that the letters stand on, in points."""
-        return TITLE + LINE * self.line + ABOVE + 1
-
 
 def token_figure(
     attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
@@ -124,7 +98,7 @@ def token_figure(
     """Return a matplotlib figure of the question, the text with every token coloured by score, and the colour scale.
 
     ``marked`` positions are underlined, as evidence, and ``note`` may say why. A span is coloured by the sums over all
-    targets, and the span's own tokens follow in a frame. Words of a right-to-left script stand in that order.
+    targets, and the span's own tokens follow in a frame.
     ``plots.page(attribution).save("tokens.svg")`` makes a file in which letters are as wide as measured here;
     ``figure.savefig`` needs matplotlib's ``text.hinting`` to be "none" for that. ``special=True`` colours special
     tokens and a chat template's too.
@@ -136,7 +110,7 @@ def stacked(texts: Sequence[ColouredText]) -> Figure:
     """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
     lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, *text.notes)]
     with figure_style(lines):
-        placed = [in_reading_order(laid_out(text.all_tokens)) for text in texts]
+        placed = [[*laid_out(text.all_tokens)] for text in texts]
         heights = [
             TITLE + LINE * (1 + pieces[-1].line) + CAPTION + NOTE * len(text.notes)
             for text, pieces in zip(texts, placed, strict=True)
@@ -157,48 +131,28 @@ def laid_out(tokens: Sequence[str]) -> Iterator[Piece]:
     """Yield the places of tokens in lines, which break at spaces and line ends, or inside a long word."""
     line, left, measure = 0, 0.0, _measure(SIZE)
     for word in _words(tokens):
-        if left and left + sum(measure(drawable(text)) for _, text in word) > WIDTH:
+        widths = [measure(drawable(text)) for _, text in word]
+        if left and left + sum(widths) > WIDTH:
             line, left = line + 1, 0.0
-        for token, text in word:
-            for part in _parts(drawable(text), measure):
-                if left and left + measure(part) > WIDTH:
-                    line, left = line + 1, 0.0
-                yield Piece(token, part, line, left, measure(part))
-                left += measure(part)
+        for (token, text), width in zip(word, widths, strict=True):
+            if left and left + width > WIDTH:
+                line, left = line + 1, 0.0
+            yield Piece(token, drawable(text), line, left, width)
+            left += width
             if text.endswith("\n"):
                 line, left = line + 1, 0.0
 
 
-def in_reading_order(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces with the right-to-left words of each line in reading order."""
-    placed = []
-    for _, line in groupby(pieces, key=lambda piece: piece.line):
-        in_line = [*line]
-        for leftward, places in directed_runs([piece.text for piece in in_line]):
-            run = in_line[places.start : places.stop]
-            ends = run[0].left + run[-1].left + run[-1].width
-            placed += [piece._replace(left=ends - piece.left - piece.width) if leftward else piece for piece in run]
-    return placed
-
-
 def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
     """Return the tokens' numbers and texts between line ends, in groups that no line should break."""
+    texts = [re.findall(r"[^\n]*\n|[^\n]+", token) or [""] for token in tokens]
+    pieces = [(token, text) for token, own in enumerate(texts) for text in own]
     words: list[list[tuple[int, str]]] = []
-    before = " "
-    for token, whole in enumerate(tokens):
-        for text in re.findall(r"[^\n]*\n|[^\n]+", whole) or [""]:
-            if before.isspace() or (text[:1].isspace() and text[0] != "\n") or not words:
-                words.append([])
-            words[-1].append((token, text))
-            before = text[-1:] or before
+    for (_, before), (token, text) in pairwise([(-1, " "), *pieces]):
+        if before[-1:].isspace() or (text[:1].isspace() and text[0] != "\n"):
+            words.append([])
+        words[-1].append((token, text))
     return words
-
-
-def _parts(text: str, measure: Callable[[str], float]) -> list[str]:
-    if len(text) < 2 or measure(text) <= WIDTH:
-        return [text]
-    end = max((end for end in range(1, len(text)) if measure(text[:end]) <= WIDTH), default=1)
-    return [text[:end], *_parts(text[end:], measure)]
 
 
 def _measure(size: float) -> Callable[[str], float]:
@@ -216,30 +170,19 @@ def _measure(size: float) -> Callable[[str], float]:
 def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piece]) -> None:
     title, size = drawable(shown.title), SIZE + 1.0
     axes.text(0, 12, title, size=size * min(1.0, WIDTH / _measure(size)(title)))
-    colours = [*shown.tints, *[WHITE] * len(shown.written)]
+    colours, count = [*shown.tints, *[WHITE] * len(shown.written)], len(shown.attribution.tokens)
+    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
     for piece in pieces:
-        ground = [part / 255 for part in colours[piece.token]]
-        _rectangle(axes, piece.base, piece.left, piece.left + piece.width, fc=ground, ec="white", linewidth=0.4)
-        axes.text(piece.left, piece.base, piece.text, size=SIZE, color="black")
-    answer = [piece for piece in pieces if piece.token >= len(shown.attribution.tokens)]
-    for line in dict.fromkeys(piece.line for piece in answer):
-        framed = [piece for piece in answer if piece.line == line]
-        left, right = min(piece.left for piece in framed), max(piece.left + piece.width for piece in framed)
-        _rectangle(axes, framed[0].base, left, right, fill=False, edgecolor=INK, linewidth=0.8)
-    for piece in pieces:
-        if piece.token in shown.marked:  # the line begins after the space before a word
-            space = _measure(SIZE)(piece.text[: -len(piece.text.lstrip()) or None])
-            ends, base = [piece.left + space, piece.left + piece.width], piece.base + 2
-            axes.plot(ends, [base, base], color=INK, linewidth=1.2, solid_capstyle="butt")
+        base = TITLE + LINE * piece.line + ABOVE + 1  # from the figure's top to the line that the letters stand on
+        look = {"fc": [part / 255 for part in colours[piece.token]], "ec": "white" if piece.token < count else INK}
+        axes.add_patch(rectangle((piece.left, base - ABOVE), piece.width, ABOVE + BELOW, linewidth=0.4, **look))
+        axes.text(piece.left, base, piece.text, size=SIZE, color="black")
+        if piece.token in shown.marked:
+            axes.plot([piece.left, piece.left + piece.width], [base + 2] * 2, color=INK, linewidth=1.2)
     _draw_caption(figure, axes, shown, TITLE + LINE * (1 + pieces[-1].line))
     height = axes.get_ylim()[0]
     for row, note in enumerate(shown.notes):
         axes.text(0, height - NOTE * (len(shown.notes) - row - 0.7), drawable(note), color=QUIET, size=8)
-
-
-def _rectangle(axes: Axes, base: float, left: float, right: float, **look: Any) -> None:
-    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
-    axes.add_patch(rectangle((left, base - ABOVE), right - left, ABOVE + BELOW, **look))
 
 
 def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -> None:
@@ -261,7 +204,7 @@ ESCAPES = {
     "<": r"\textless{}",  # other characters in older fonts, like the next three
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\hetaquote{}",
+    '"': r"\char34{}",
     "'": r"\textquotesingle{}",
     "`": r"\textasciigrave{}",
     "-": r"-\kern0pt{}",  # two hyphens would be a dash
@@ -277,12 +220,8 @@ HEAD = r"""% In the preamble: \usepackage{xcolor}
 \definecolor{hetaabove}{RGB}{ABOVE}%
 \definecolor{hetabelow}{RGB}{BELOW}%
 \providecommand{\hetatoken}[2]{\colorbox[RGB]{#1}{\strut{}#2}}%
-\providecommand{\hetaframed}[1]{{\setbox0=\hbox{\strut{}#1}%
-  \rlap{\rule[\ht0]{\wd0}{0.4pt}}\rlap{\rule[-\dp0]{\wd0}{0.4pt}}\box0}}%
-\providecommand{\hetaedge}{{\setbox0=\hbox{\strut}\rule[-\dp0]{0.4pt}{\dimexpr\ht0+\dp0+0.4pt\relax}}}%
+\providecommand{\hetaframed}[1]{\fbox{\strut{}#1}}%
 \providecommand{\hetanewline}{\ensuremath{\hookleftarrow}}%
-\providecommand{\hetaquote}{\ifcsname\csname f@encoding\endcsname\string\textquotedbl\endcsname
-  \textquotedbl\else\char34 \fi}% straight, where the fonts have it
 \providecommand{\hetaspace}{\penalty0\hskip0pt plus 1pt\relax}% a line may break here
 \providecommand{\hetainside}{\penalty900\hskip0pt\relax}% and here, if it must
 \setlength{\fboxsep}{0pt}\setlength{\parindent}{0pt}\raggedright
@@ -336,17 +275,13 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         for number, token in enumerate(shown.all_tokens)
         for text in re.findall(rf"[^\n]{{0,{LONGEST - 1}}}\n|[^\n]{{1,{LONGEST}}}", token)
     ]
-    for (before, last), (number, text) in pairwise([(-1, ""), *pieces]):
+    for (_, last), (number, text) in pairwise([(-1, ""), *pieces]):
         if last:
             between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
             yield "\\hetaspace" if between_words else "\\hetainside"
-        if before < len(shown.attribution.tokens) <= number:
-            yield "\\hetaedge"
         shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
         yield f"{boxes[number]}{{{shown_text}}}"
         yield "\\newline\n" if text.endswith("\n") else "%\n"
-    if shown.written:
-        yield "\\hetaedge%\n"
 
 
 def _caption(shown: ColouredText) -> str:

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
-import torch
 
 from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
@@ -41,16 +40,11 @@ def compare(
     values = [Values(name, scored.scores, scored.standard_errors.get("scores")) for name, scored in summed.items()]
     title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
     notes = [f"{name}: {'; '.join(result.notes)}" for name, result in named.items()]
-    text, by_size = best_known(named), ranked_by_size(named)
+    text, by_size = given[0].summed, ranked_by_size(named)
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
     more = {"compare": True, "by_size": by_size, "hint": HINT, "last": last_row(text), "special": special}
     page = fragment(text, title, notes, values, text.hidden, more=more)
     return View(title, page, _exports(title, named, special=special))
-
-
-def best_known(named: Named) -> Attribution:
-    """Return the attribution that says most about the tokens: the first with a chat's messages, or else the first."""
-    return max((result.summed for result in named.values()), key=lambda scored: scored.messages is not None)
 
 
 def ranked_by_size(named: Named) -> bool:
@@ -65,34 +59,20 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
             for name, result in named.items()
         ]
 
-    def document() -> str:
-        first, (_, ranks) = next(iter(named.values())).summed, ranked(named)
-        compared = [
-            {"name": name, **described(result), "scores": result.summed.scores.tolist(), "ranks": ranks[name].tolist()}
-            for name, result in named.items()
-        ]
-        tokens = {"positions": first.positions.tolist(), "tokens": first.tokens, "special": first.special.tolist()}
-        return json_text({"title": title, **tokens, "compared": compared})
-
+    compared = [{"name": name, **described(result)} for name, result in named.items()]
     return {
         **exports_of(lambda: stacked(texts())),
         ".tex": lambda: "\\par\\medskip\n".join(map(latex_of, texts())),
         ".csv": lambda: frame_of(named).to_csv(index=False),
-        ".json": document,
+        ".json": lambda: json_text({"title": title, "compared": compared, "rows": frame_of(named).to_dict("records")}),
     }
 
 
 def frame_of(named: Named) -> pd.DataFrame:
     """Return a row per token with the score and the rank in each attribution."""
     first, (scores, ranks) = next(iter(named.values())).summed, ranked(named)
-    columns: dict[str, Any] = {
-        "position": first.positions.tolist(),
-        "token": first.tokens,
-        "special": first.special.tolist(),
-    }
-    for name in named:
-        columns |= {name: scores[name].tolist(), f"rank by {name}": ranks[name].tolist()}
-    return pd.DataFrame(columns)
+    tokens = pd.DataFrame({"token": first.tokens, "special": first.special.tolist()}, index=scores.index)
+    return tokens.join([scores, ranks.add_prefix("rank by ")]).reset_index(names="position")
 
 
 def ranked(named: Named, *, special: bool = True) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -100,7 +80,7 @@ def ranked(named: Named, *, special: bool = True) -> tuple[pd.DataFrame, pd.Data
 
     Hidden tokens have no row and no rank with ``special=False``.
     """
-    known = best_known(named)
+    known = next(iter(named.values())).summed
     columns = {name: result.summed.scores.tolist() for name, result in named.items()}
     scores = pd.DataFrame(columns, index=known.positions.tolist()).loc[(~known.hidden | special).tolist(), :]
     sizes = scores.abs() if ranked_by_size(named) else scores
@@ -119,13 +99,10 @@ def check_comparable(named: Named) -> None:
 
 def _difference(first: Attribution, other: Attribution) -> str:
     """Return the first difference between the texts of two attributions; empty for equal texts."""
-    facts = [zip(own.positions.tolist(), own.tokens, own.ids.tolist(), strict=True) for own in (first, other)]
-    for (position, token, number), (position_too, token_too, number_too) in zip(*facts, strict=False):
-        if position != position_too:
-            return f"{position} is the position of a token in the first only; leave out the same tokens of both"
-        if (token, number) != (token_too, number_too):
-            ids = f" (ids {number} and {number_too})" if token == token_too else ""
-            return f"at position {position}, {token!r} in the first and {token_too!r} in the second{ids}"
+    places = [zip(own.positions.tolist(), own.tokens, strict=True) for own in (first, other)]
+    for (position, token), (position_too, token_too) in zip(*places, strict=False):
+        if (position, token) != (position_too, token_too):
+            return f"at position {position}, {token!r} in the first and {token_too!r} in the second"
     return "" if len(first) == len(other) else f"{len(first)} tokens in the first and {len(other)} in the second"
 
 
@@ -137,14 +114,8 @@ def names_of(attributions: Sequence[Attribution]) -> list[str]:
         differing = [
             f"{option}={cut(single_line(str(value)), 40)}"
             for option, value in own.options.items()
-            if any(not _same(options.get(option), value) for options in others)
+            if any(repr(options.get(option)) != repr(value) for options in others)
         ]
         names.append(" ".join([own.method, *differing]))
     counts = Counter(names)
     return [f"{name} ({names[: at + 1].count(name)})" if counts[name] > 1 else name for at, name in enumerate(names)]
-
-
-def _same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        return torch.equal(first, second)
-    return repr(first) == repr(second)

@@ -16,11 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.html_view import View
-from heta_lens._util.options import check_at_least
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import score_terms
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink
 from heta_lens.span_attribution import SpanAttribution
 
@@ -34,11 +32,9 @@ NEEDED_BY = "a figure"
 DPI = 200
 BASE_FONT = "DejaVu Sans"  # part of matplotlib
 INK, QUIET, NO_VALUE = "#1a1a1a", "#6b6b6b", "#e4e4e4"
-STYLE: Mapping[str, Any] = {
+STYLE: Mapping[str, Any] = {  # beside matplotlib's defaults
     "svg.hashsalt": "heta_lens",
-    "svg.fonttype": "path",
     "text.parse_math": False,
-    "text.usetex": False,
     "text.hinting": "none",  # letters are as wide as measured
     "font.size": 8,
     "text.color": INK,
@@ -47,14 +43,10 @@ STYLE: Mapping[str, Any] = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.unicode_minus": True,
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "auto",
 }
 METADATA: Mapping[str, Mapping[str, None]] = {  # a date, or a version, would change the bytes
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
@@ -79,7 +71,7 @@ def picture(title: str, draw: Callable[[], Figure], more: Mapping[str, Callable[
 def figure_style(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
     """Return a context in which figures have the common style, and fonts with every character of the texts."""
     families = dict.fromkeys([BASE_FONT, *(font for text in texts for letter in text if (font := _font_of(letter)))])
-    return extra("matplotlib", NEEDED_BY).rc_context({**STYLE, "font.family": [*families]})
+    return extra("matplotlib.style", NEEDED_BY).context(["default", {**STYLE, "font.family": [*families]}])
 
 
 def _file(draw: Callable[[], Figure], kind: str) -> bytes:
@@ -162,64 +154,52 @@ def draw_scale(figure: Figure, colours: Any, values: Float[Tensor, "*shape"], **
 
 
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
-LEAST_SHARE = 0.01  # of the score: the bar of a smaller part is too short to see
-PART_COLOURS = {"curvature": "#2f6f62", "information": "#b9d9cf"}
 
 
-def bars(
-    attribution: Attribution | SpanAttribution, top: int = 20, confidence: float = 0.95, *, special: bool = False
-) -> View:
+def bars(attribution: Attribution | SpanAttribution, top: int = 20, *, special: bool = False) -> View:
     """Return the scores of largest size as bars, highest on top; a notebook shows the view, ``.save`` keeps it.
 
-    Scores with standard errors have confidence intervals. A score M·(βS + γI) with two parts that count has the share
-    of each part beside the bar. A span shows the sums over all targets. Special tokens and a chat template's are left
-    out, except with ``special=True``. Files: SVG, PNG, PDF, and a CSV table of every token.
+    Scores with standard errors have 95 % intervals. A span shows the sums over all targets. Special tokens and a chat
+    template's are left out, except with ``special=True``. Files: SVG, PNG, PDF, and a CSV table of every token.
     """
-    check_at_least("top", top, 1, whole=True)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence} must be between 0 and 1")
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
-    draw = partial(bar_figure, attribution.summed, top, confidence, special=special)
-    return picture(attribution.title, draw, csv)
+    return picture(attribution.title, partial(bar_figure, attribution.summed, top, special=special), csv)
 
 
-def bar_figure(attribution: Attribution, top: int, confidence: float, *, special: bool) -> Figure:
+def bar_figure(attribution: Attribution, top: int, *, special: bool) -> Figure:
     shown = ~attribution.hidden | special
     largest = attribution.scores.abs().argsort(descending=True, stable=True)
     largest = largest[shown[largest]][:top].sort().values
     largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
     rows, count = largest.tolist(), int(shown.sum())
     labels = [f"{quoted(attribution.tokens[row])}  {int(attribution.positions[row])}" for row in rows]
-    title, terms = drawable(attribution.title), counting_terms(attribution)
+    title = drawable(attribution.title)
     which = f"the {len(rows)} of {count} tokens with the largest scores" if len(rows) < count else f"all {count} tokens"
     with figure_style([title, *labels]):
-        size = (BAR_WIDTH, BAR_HEIGHT * len(rows) + (1.3 if terms else 1.05))
+        size = (BAR_WIDTH, BAR_HEIGHT * len(rows) + 1.05)
         figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=size, layout="constrained")
-        widths = [3, 1] if terms else [1]
-        left, *right = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
-        left.set_yticks(range(len(rows)), labels)
-        left.set_ylim(len(rows) - 0.4, -0.6)
-        left.tick_params(axis="y", length=0)
-        _draw_bars(left, attribution, rows, confidence)
-        _limit_axis(left, attribution.scores[rows], scaled_tokens(attribution, special=special)[rows])
-        for axes in right:
-            _draw_part_shares(axes, terms, rows)
+        axes = figure.subplots()
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        _draw_bars(axes, attribution, rows)
+        _limit_axis(axes, attribution.scores[rows], scaled_tokens(attribution, special=special)[rows])
         note = drawable("; ".join(filter(None, [which, share_note(attribution)])))
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure
 
 
-def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int], confidence: float) -> None:
+def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int]) -> None:
     scores = attribution.scores[rows].tolist()
     colours = [[part / 255 for part in (ORANGE if score < 0 else BLUE)] for score in scores]
     axes.barh(range(len(rows)), scores, height=0.7, color=colours)
     label = "score"
     if attribution.standard_errors.get("scores") is not None:
-        low, high = (end[rows].tolist() for end in attribution.interval(confidence))
+        low, high = (end[rows].tolist() for end in attribution.interval())
         axes.hlines(range(len(rows)), low, high, color=INK, linewidth=0.9, label="interval")
         axes.plot([*low, *high], [*range(len(rows))] * 2, linestyle="none", marker="|", markersize=4, color=INK)
-        label = f"score, with its {100 * confidence:.3g}% confidence interval"
+        label = "score, with its 95% confidence interval"
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_xlabel(label)
 
@@ -237,32 +217,10 @@ def _limit_axis(axes: Axes, scores: Float[Tensor, "row"], inside: Bool[Tensor, "
         axes.text(end, row, f"{score:.3g}", ha=side, va="center", color="white", fontsize=7)
 
 
-def counting_terms(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
-    """Return the terms ``M β S`` and ``M γ I`` of Eq. 4 if their sum is the score and neither is negligible."""
-    terms, shares = score_terms(attribution) or [], (attribution.diagnostics.share or {}).values()
-    if len(terms) < len(PART_COLOURS) or min(shares, default=1) < LEAST_SHARE:
-        return {}
-    return {term.part: term.of(attribution.parts) for term in terms}
-
-
-def _draw_part_shares(axes: Axes, terms: dict[str, Float[Tensor, "pos"]], rows: Sequence[int]) -> None:
-    whole = torch.stack([*terms.values()]).sum(0)
-    left = [0.0] * len(rows)
-    for name, term in terms.items():
-        shares = (term / whole.where(whole != 0, 1.0))[rows].tolist()
-        axes.barh(range(len(rows)), shares, left=left, height=0.7, color=PART_COLOURS[name], label=name)
-        left = [start + share for start, share in zip(left, shares, strict=True)]
-    axes.set_xlim(0, 1)
-    axes.set_xticks([0, 0.5, 1], ["0", "50%", "100%"])
-    axes.set_xlabel("share of the score")
-    axes.tick_params(axis="y", length=0)
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.1, 1), frameon=False, fontsize=7, handlelength=1, borderpad=0)
-
-
 MAP_WIDTH, MAP_MARGIN = 6.3, 1.6  # inches: of the figure, and of everything beside and around the map
 CELL_SIZE, LEAST_HEIGHT, MOST_HEIGHT = 0.2, 0.5, 6.0  # inches: of a cell with enough room, and of the map
 TALL = 2  # the largest ratio of a cell's height to its width, if rows and columns differ
-LETTER, SMALLEST_LETTER, LINE_HEIGHT = 7.0, 5.0, 1.2  # points of a label's letters, and lines in letters
+LETTER, LINE_HEIGHT = 7.0, 8.4  # points
 LONGEST_LABEL = 16  # letters
 
 
@@ -273,17 +231,12 @@ class Side(NamedTuple):
     labels: Sequence[str]
     places: Sequence[int] = ()
 
-    def ticks(self, inches: float) -> tuple[Sequence[int], Sequence[str], float]:
-        """Return the rows with a label, the labels, and the size of the letters in points.
-
-        Every row has a label, in smaller letters if needed, or else only as many rows as are legible, with places.
-        """
-        points, count = 72 * inches / LINE_HEIGHT, len(self.labels)
-        if (size := points / count) >= SMALLEST_LETTER:
-            return range(count), self.labels, min(LETTER, size)
-        rows = range(0, count, ceil(count * LETTER / points))
-        texts = [f"{self.labels[row]}  {self.places[row] if self.places else ''}".rstrip() for row in rows]
-        return rows, texts, LETTER
+    def ticks(self, inches: float) -> tuple[Sequence[int], Sequence[str]]:
+        """Return the rows whose labels have room, and the labels, with places if some rows have no label."""
+        count = len(self.labels)
+        rows = range(0, count, ceil(count * LINE_HEIGHT / (72 * inches)))
+        places = [f"  {self.places[row]}" if self.places and len(rows) < count else "" for row in rows]
+        return rows, [self.labels[row] + place for row, place in zip(rows, places, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -389,11 +342,9 @@ def map_figure(shown: HeatMap) -> Figure:
         if shown.divider:
             axes.axvline(shown.divider - 0.5, color=INK, linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(True)
-        across, texts, size = shown.across.ticks(width)
-        axes.set_xticks(across, texts, rotation=90, fontsize=size)
-        down, texts, size = shown.down.ticks(height)
-        axes.set_yticks(down, texts, fontsize=size)
-        axes.tick_params(length=2)
+        axes.set_xticks(*shown.across.ticks(width), rotation=90)
+        axes.set_yticks(*shown.down.ticks(height))
+        axes.tick_params(length=2, labelsize=LETTER)
         axes.set_xlabel(shown.across.name)
         axes.set_ylabel(shown.down.name)
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)

@@ -2,14 +2,13 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from markupsafe import Markup
 from torch import Tensor
@@ -19,7 +18,7 @@ from heta_lens._util.html_view import View, html_from
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_formula
-from heta_lens.plots.coloured_text import directed_runs, latex, token_figure
+from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.figures import exports_of
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, share_note, sink
 from heta_lens.span_attribution import SpanAttribution
@@ -36,7 +35,6 @@ SPAN_HINT = (
     "click any token to see which targets it influences. Escape shows all targets together."
 )
 HEAT_COLUMNS = 38  # that a page of a notebook has room for
-HEAT_CELLS = 4000  # that a browser lays out at once; a canvas draws the visible cells of a larger table
 
 
 def page(
@@ -48,40 +46,22 @@ def page(
     can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``).
     A switch shows special tokens and a chat template's; with ``special=True`` the page starts with these tokens.
     """
-    positions = frozenset(marked)
+    positions, below = frozenset(marked), share_note(attribution.summed)
+    notes = [*(line for line in attribution.notes if line != below), *([note] if note else [])]
+    more: dict[str, Any] = {"last": last_row(attribution.summed), "special": special, "hint": HINT}
+    if isinstance(attribution, SpanAttribution):
+        text, values = with_answer(attribution), span_values(attribution)
+        more |= {"hint": SPAN_HINT, "matrix": packed_matrix(attribution)}
+    else:
+        text, values = attribution, score_values(attribution)
+    html = fragment(text, attribution.title, notes, values, hidden_in(attribution), positions, more, below)
     exports = {
         **exports_of(lambda: token_figure(attribution, marked=positions, note=note, special=special)),
         ".tex": lambda: latex(attribution, marked=positions, note=note, special=special),
-        **_number_files(attribution),
+        ".csv": lambda: attribution.to_frame().to_csv(index=False),
+        ".json": lambda: json_text({**described(attribution), "rows": attribution.to_frame().to_dict("records")}),
     }
-    return View(attribution.title, _fragment_of(attribution, positions, note, special=special), exports)
-
-
-def messages(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:
-    """Return the page of a chat coloured by messages, which can be saved as a page or as the tokens' numbers."""
-    attribution.by_message()  # raises for a result without messages
-    fragment = _fragment_of(attribution, by="messages", special=special)
-    return View(attribution.title, fragment, _number_files(attribution))
-
-
-def _fragment_of(
-    result: Attribution | SpanAttribution,
-    marked: Collection[int] = (),
-    note: str = "",
-    by: str = "tokens",
-    *,
-    special: bool,
-) -> str:
-    below = share_note(result.summed)
-    notes = [*(line for line in result.notes if line != below), *([note] if note else [])]
-    more = {"by": by, "last": last_row(result.summed), "special": special}
-    if isinstance(result, SpanAttribution):
-        text, values = with_answer(result), span_values(result)
-        more |= {"hint": SPAN_HINT, "matrix": packed_matrix(result)}
-    else:
-        text, values = result, score_values(result)
-        more |= {"hint": HINT}
-    return fragment(text, result.title, notes, values, hidden_in(result), marked, more, below)
+    return View(attribution.title, html, exports)
 
 
 class Values(NamedTuple):
@@ -162,12 +142,6 @@ def packed(values: Tensor | Sequence[int]) -> str:
     return b64encode(numbers.astype("<f4").tobytes()).decode()
 
 
-def embedded(data: Mapping[str, Any]) -> Markup:
-    """Return JSON without any text that would end a script element."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
-
-
 class Cell(NamedTuple):
     """A token, or several tokens that write one character together, as a page shows them.
 
@@ -191,7 +165,7 @@ class Block(NamedTuple):
 
     role: str
     message: int
-    runs: list[tuple[bool, list[Cell]]]
+    cells: list[Cell]
 
 
 def cells(attribution: Attribution) -> list[Cell]:
@@ -249,6 +223,7 @@ def fragment(
         "marked": [row for row, position in enumerate(positions) if position in marked],
         **more,
     }
+    script = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     coloured = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
     return html_from(
         "plots/view.html",
@@ -258,7 +233,7 @@ def fragment(
         first=values[0].name,
         held=below,
         blocks=[*_blocks(attribution, shown, coloured, hidden, marked)],
-        data=embedded(data),
+        data=Markup(script.replace("<", "\\u003c")),  # no text may end the script element
         above=BLUE,
         below=ORANGE,
     )
@@ -305,17 +280,8 @@ def _blocks(
         return cell._replace(kind=kind, depth=f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
 
     for message, group in groupby(shown, lambda cell: owners[cell.rows[0]]):
-        block = [*map(coloured, group)]
-        runs = directed_runs([cell.text for cell in block])
-        in_order = [(leftward, block[places.start : places.stop]) for leftward, places in runs]
-        yield Block("" if messages is None or message < 0 else messages.roles[message], message, in_order)
-
-
-def _number_files(result: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
-    return {
-        ".csv": lambda: result.to_frame().to_csv(index=False),
-        ".json": lambda: json_text({**described(result), "rows": result.to_frame().to_dict("records")}),
-    }
+        role = "" if messages is None or message < 0 else messages.roles[message]
+        yield Block(role, message, [*map(coloured, group)])
 
 
 def described(result: Attribution | SpanAttribution) -> dict[str, Any]:
@@ -347,22 +313,14 @@ def heat(
 ) -> View:
     """Return a table of numbers as colours: no colour at 0, deeper with size, blue above and orange below.
 
-    A pointer on a cell shows the number. A wide table continues below, so that no column is out of sight; a large
-    table scrolls under the names of rows and columns. ``positions`` are the places of the columns in the text.
+    A pointer on a cell shows the number. A wide table continues below, so that no column is out of sight.
+    ``positions`` are the places of the columns in the text.
     """
     for row, column in (~values.isfinite()).nonzero().tolist():
         value = float(values[row, column])
         raise ValueError(f"{rows[row]!r}, {columns[column]!r} is {value}, which has no colour: leave it out, or put 0")
-    flat = rearrange(values, "row column -> (row column)")
+    flat = values.flatten()
     most, width = deepest(flat), ceil(len(columns) / ceil(len(columns) / HEAT_COLUMNS))
-    large = len(flat) > HEAT_CELLS
-    data = {
-        "rows": [*map(single_line, rows)],
-        "columns": [*map(single_line, columns)],
-        "deepest": most,
-        "values": packed(flat) if large else None,
-        "positions": [*positions],
-    }
     fragment = html_from(
         "plots/heat_map.html",
         title=title,
@@ -373,9 +331,8 @@ def heat(
         beyond=bool((flat.abs() > most).any()),
         most=most,
         columns=columns,
-        positions=() if large else positions,
-        parts=[] if large else [slice(at, at + width) for at in range(0, len(columns), width)],
-        lines=[] if large else [*zip(rows, values.tolist(), strict=True)],
-        data=embedded(data) if large else "",
+        positions=positions,
+        parts=[slice(at, at + width) for at in range(0, len(columns), width)],
+        lines=[*zip(rows, values.tolist(), strict=True)],
     )
     return View(title, fragment)

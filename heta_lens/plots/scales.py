@@ -16,7 +16,6 @@ from heta_lens.diagnostics import share_of
 from heta_lens.span_attribution import SpanAttribution
 
 SINK = 0.25  # the share of the score above which a word that begins the text is called an attention sink
-LITTLE = 1e-3  # the share of the score below which the order of tokens says next to nothing
 
 
 class Shade(NamedTuple):
@@ -137,8 +136,6 @@ def share_note(attribution: Attribution) -> str:
     if first.any():
         share = _whole_percent(share_of(attribution.scores, first))
         lines += [f"{_quoted(attribution, first)} (first token) holds {share} of the score: attention sink"]
-    if lines and share_of(attribution.scores, ~(hidden | first)) < LITTLE:
-        lines += ["all other tokens together less than 0.1%"]
     return "; ".join(lines)
 
 
@@ -146,8 +143,7 @@ def _hidden_named(attribution: Attribution) -> str:
     """Return the hidden tokens as the subject of a sentence, with the verb."""
     hidden = attribution.hidden
     if bool((hidden & attribution.template).any()):
-        others = bool((hidden & ~attribution.template).any())  # special tokens inside a message
-        return "special tokens and the chat template hold" if others else "tokens of the chat template hold"
+        return "tokens of the chat template hold"
     if int(hidden.sum()) > 1:
         return "special tokens hold"
     kind = "first token, special" if bool(attribution.positions[hidden] == 0) else "special"

@@ -37,7 +37,7 @@ def test_scores_are_validated_and_a_verdict_given(tmp_path: Path) -> None:
 def test_the_effects_of_patching_each_token() -> None:
     shown = done("patch", TEXT, "--target", " drawer", "--top", "1")
     assert re.search(r"^7 +' drawer' +9\.357 *$", shown, re.MULTILINE)
-    assert "(effect: by how much its log-probability falls)" in shown
+    assert "(effect: by how much its log_prob falls)" in shown
     assert "how much its logit falls" in done("patch", TEXT, "--scale", "logit", "--top", "1")
 
 
@@ -46,7 +46,7 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
     words = "--corrupted", OTHER, "--target", " drawer", "--layers", "0:2", "--top", "1"
     shown = done("patch", TEXT, *words, "--html", str(page), "--figure", str(figure))
     assert page.exists() and "<svg" in figure.read_text()
-    assert "its log-probability: " in shown and " in the clean run, " in shown
+    assert "its log_prob: " in shown and " in the clean run, " in shown
     (clean, ids), (corrupted, other) = cached(), cached(OTHER)
     grid = causal.patch(clean, corrupted, " drawer", tokens=ids, corrupted_tokens=other, layers=[0, 1])
     (best,) = grid.top(1)

@@ -35,13 +35,13 @@ def test_every_option_has_a_type_and_a_line(method: str) -> None:
 
 def test_a_method_and_a_metric_are_described() -> None:
     shown = words_of("methods", "lime")
-    assert "LIME (Ribeiro 2016)" in shown and "cost samples · F" in shown and "signed: above 0" in shown
+    assert "LIME (Ribeiro 2016)" in shown and "cost samples · F" in shown and "±: above 0 speaks" in shown
     assert "paper Ribeiro, Singh & Guestrin" in shown and "surrogate ridge or lasso ridge" in shown
     assert "samples int ≥ 1 or none none number of random z" in shown
     assert "--method lime" in shown
     shown = words_of("metrics", "hard_nc")
     assert "measures How much the prediction changes without the tokens with the highest scores." in shown
-    assert "better more" in shown and "range 0 to unbounded" in shown and "--metrics hard_nc" in shown
+    assert "better more" in shown and "low 0.0" in shown and "--metrics hard_nc" in shown
 
 
 @pytest.mark.sample(quick=2)
@@ -55,9 +55,9 @@ def test_the_example_of_a_method_runs(method: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["methods", "limes"], "there is no method 'limes' (did you mean 'lime'"),
-        (["methods", "zzzz"], "there is no method 'zzzz': heta-lens methods lists them"),
-        (["metrics", "soft_n"], "there is no metric 'soft_n' (did you mean 'soft_n"),
+        (["methods", "limes"], "method='limes' is not in heta_lens.METHODS or PRESETS (did you mean 'lime'"),
+        (["methods", "zzzz"], "method='zzzz' is not in heta_lens.METHODS or PRESETS: `heta-lens methods` lists them"),
+        (["metrics", "soft_n"], "metric='soft_n' is not in heta_lens.metrics.METRICS (did you mean 'soft_n"),
         (["methods", "nowhere:x"], "nowhere:x cannot be loaded"),
     ],
     ids=str,

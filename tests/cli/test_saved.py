@@ -68,7 +68,7 @@ def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
     [
         (["show", TOKEN, "--by", "letter"], "--by letter is not one of"),
         (["show", TOKEN, "--by", "role"], "--by role is for a chat"),
-        (["show", "nowhere"], "nowhere: there is no such file"),
+        (["show", "nowhere"], "there is no file nowhere"),
         (["compare", TOKEN], "a comparison takes two or more attributions of one text: got 1"),
         (["compare", TOKEN, OTHER, "--html", TOKEN], f"--html {TOKEN} cannot be written"),
         (["compare", TOKEN, "leo.safetensors"], "at position 1, ' Mia' in the first and ' Leo' in the second"),
@@ -91,27 +91,26 @@ def config(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def estimated(config: str, tokens: int, memory: str, *words: str) -> Any:
-    return run("estimate", "--config", config, "--tokens", str(tokens), "--gpu-memory", memory, *words)
+def estimated(config: str, tokens: int, *words: str) -> Any:
+    return run("estimate", "--config", config, "--tokens", str(tokens), "--gpu-memory", "8", *words)
 
 
 def test_estimate_says_what_fits(config: str) -> None:
-    said = estimated(config, 20, "8GB", "-o", "batch=2")
-    assert said.exit_code == 0 and "bfloat16, 20 tokens; 8GB is 7.5 GiB. Predicted:" in said.output
+    said = estimated(config, 20, "-o", "batch=2")
+    assert said.exit_code == 0 and "bfloat16, 20 tokens; 8 GB is 7.5 GiB. Predicted:" in said.output
     assert re.search(r"batch=2 .* yes +weights", said.output) and "(2 at once)" in said.output
-    fast = estimated(config, 20, "8GB", "-m", "fast")
+    fast = estimated(config, 20, "-m", "fast")
     assert fast.exit_code == 0 and re.search(r"fast .* yes +weights", fast.output)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_wrong_estimate_gets_one_sentence(config: str) -> None:
     for said, message in (
-        (estimated(config, 20, "80"), "give a number and a unit"),
-        (estimated(config, 1, "8GB"), "tokens=1 must be at least 2"),
-        (estimated(config + "/no", 9, "8GB"), "no configuration"),
-        (estimated(config, 9, "8GB", "-o", "variant=windy"), "variant='windy'"),
-        (estimated(config, 9, "8GB", "-o", "config=x"), "config"),
-        (estimated(config, 9, "8GB", "-m", "limee"), "did you mean"),
-        (estimated(config, 5000, "8GB"), "tokens=5000: this model reads 2048 at most"),
+        (estimated(config, 1), "tokens=1 must be at least 2"),
+        (estimated(config + "/no", 9), "no configuration"),
+        (estimated(config, 9, "-o", "variant=windy"), "variant='windy'"),
+        (estimated(config, 9, "-o", "config=x"), "config"),
+        (estimated(config, 9, "-m", "limee"), "did you mean"),
+        (estimated(config, 5000), "tokens=5000: this model reads 2048 at most"),
     ):
         assert said.exit_code == 2 and message in said.output and "Traceback" not in said.output

@@ -46,7 +46,6 @@ def span() -> heta_lens.SpanAttribution:
         (Files(save=Path("a.png")), "a.png would hold tensors: .* by --figure"),
         (Files(save=Path("/tmp")), "/tmp cannot be written"),
         (Files(html=Path("/nowhere/a.html")), "/nowhere/a.html cannot be written"),
-        (Files(Path("a.html"), Path("./a.html")), "--html a.html and --figure a.html are the same file"),
     ],
     ids=str,
 )
@@ -97,7 +96,7 @@ def test_files_without_an_attribution_are_refused(tmp_path: Path) -> None:
         ("a.txt", "a.txt is not a heta_lens.attribution file: it is not a safetensors file"),
         ("b", "b is a safetensors file without an attribution"),
         ("c", "c is a damaged heta_lens.attribution file"),
-        ("d", "d: there is no such file"),
+        ("d", "there is no file .*d"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             load_result(tmp_path / name)
@@ -112,12 +111,6 @@ def test_scores_of_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     prompt, file = heta_lens.load_scores(tmp_path).prompts[1], tmp_path / "run.sqlite"
     (only,) = read_saved([file], prompt, "random")
     assert only.name == f"{file} {prompt} random" and vars(only.result)["method"] == "random"
-    (each, *_), one = heta_lens.load_scores(tmp_path), tmp_path / "one.safetensors"
-    each.save(one)
-    with pytest.raises(ValueError, match=r"--prompt p chooses among many attributions, and .* is one"):
-        read_saved([one], "p")
-    with pytest.raises(ValueError, match="are the same file"):
-        read_saved([one, one])
     with pytest.raises(ValueError, match="prompt='nowhere' is not one of"):
         read_saved([tmp_path], "nowhere")
     monkeypatch.setattr("heta_lens.cli.views.MOST", 3)

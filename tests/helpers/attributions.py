@@ -1,8 +1,5 @@
 """Attributions made by hand, attributions of batches of prompts, and comparisons of two."""
 
-import html
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -16,7 +13,6 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, relative
 from heta_lens import Attribution, attribute, attribute_batch, plots
-from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
 
@@ -87,27 +83,6 @@ def same(found: Any, expected: Any) -> bool:
     if isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(same, found, expected))
     return found == expected
-
-
-INVISIBLE = dict.fromkeys(map(ord, "\N{WORD JOINER}\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"))
-
-
-def data(shown: View) -> dict[str, Any]:
-    """What the page's script is given to draw."""
-    _, _, call = shown.fragment.rpartition('{"tokens"')
-    return json.JSONDecoder().raw_decode('{"tokens"' + call)[0]
-
-
-def seen(token: str) -> str:
-    """What a browser shows of a token: circuitsvis sets it as HTML, without escaping it."""
-    assert not re.search(r"<[a-zA-Z/!?]", token), f"{token!r} is read as markup"
-    return html.unescape(token).translate(INVISIBLE)
-
-
-def view(tokens: Sequence[str], values: Sequence[float] | None = None, **changes: Any) -> View:
-    """By circuitsvis, with no first token that could be a sink."""
-    made = attribution(tokens, values or [1.0] * len(tokens), positions=torch.arange(len(tokens)) + 1, **changes)
-    return plots.circuitsvis(replace(made, signed=True), special=True)
 
 
 LENGTHS = (5, 8, 3)

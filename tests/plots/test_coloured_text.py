@@ -144,7 +144,7 @@ HOSTILE_LATEX = (
 )  # fmt: skip
 WRITTEN = {
     r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textless{}": "<",
-    r"\textgreater{}": ">", r"\textbar{}": "|", r"\hetaquote{}": '"', r"\textquotesingle{}": "'",
+    r"\textgreater{}": ">", r"\textbar{}": "|", r"\char34{}": '"', r"\textquotesingle{}": "'",
     r"\textasciigrave{}": "`", r"-\kern0pt{}": "-", r",\kern0pt{}": ",", r"\hetanewline{}": "\n",
     r"\ensuremath{\rightarrow}": "\t",
 }  # fmt: skip
@@ -179,7 +179,7 @@ def span_with_line_end() -> SpanAttribution:
 
 def boxes(text: str) -> list[tuple[str, str]]:
     """The colour and the contents of every token's box, in the lines that have them."""
-    start = r"^(?:\\hetaspace|\\hetainside)?(?:\\hetaedge)?"
+    start = r"^(?:\\hetaspace|\\hetainside)?"
     return re.findall(start + r"\\hetatoken\{([\d,]+)\}\{(.*)\}(?:%|\\newline|\\par.*)$", text, re.MULTILINE)
 
 

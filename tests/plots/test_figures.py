@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,17 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from helpers.attributions import attribution, double, uncertain
+from helpers.attributions import attribution, uncertain
 from heta_lens import Attribution, SpanAttribution
 from heta_lens._util import python
 from heta_lens.causal import Grid
-from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.figures import (
     BASE_FONT,
     bar_figure,
-    bars,
     colours_of,
-    counting_terms,
     drawable,
     exports_of,
     figure_style,
@@ -96,8 +92,8 @@ def test_colours_get_darker_away_from_0_and_their_ends_differ(view: Callable[[An
 # ----------------------------------------------------------------------------------------------------------- bar figure
 
 
-def drawn(shown: Attribution, top: int = 20, confidence: float = 0.95, *, special: bool = True) -> Figure:
-    figure = bar_figure(shown, top, confidence, special=special)
+def drawn(shown: Attribution, top: int = 20, *, special: bool = True) -> Figure:
+    figure = bar_figure(shown, top, special=special)
     figure.draw_without_rendering()
     return figure
 
@@ -135,73 +131,15 @@ def test_the_axis_goes_to_the_largest_score_but_that_of_a_sink() -> None:
     assert any("'The' (first token) holds 69% of the score: attention sink" in text for text in texts(figure))
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.95])
-def test_error_bars_are_the_interval(confidence: float) -> None:
+def test_error_bars_are_the_interval() -> None:
     shown = uncertain()
-    figure = drawn(shown, confidence=confidence)
+    figure = drawn(shown)
     (lines,) = (item for item in figure.axes[0].collections if isinstance(item, LineCollection))
     ends = torch.tensor([[segment[0][0], segment[1][0]] for segment in lines.get_segments()])
     highest = shown.scores.argsort(descending=True)
-    low, high = (end[highest] for end in shown.interval(confidence))
+    low, high = (end[highest] for end in shown.interval())
     torch.testing.assert_close(ends, torch.stack([low, high], 1), check_dtype=False)
-    assert f"score, with its {confidence:.0%} confidence interval" in texts(figure)
-
-
-# -------------------------------------------------------------------------------------------------------------- parts
-def heta(balance: str, **known: Any) -> Attribution:
-    """By Eq. 4."""
-    gate, curvature, information = double([0.5, 0.2, 0.3]), double([4.0, 1.0, 3.0]), double([1.0, 2.0, 5.0])
-    divide = {"none": lambda part: part, "sum": lambda part: part / part.sum(), "max": lambda part: part / part.max()}
-    scores = gate * (0.25 * divide[balance](curvature) + 0.75 * divide[balance](information))
-    return attribution(
-        ["a", "b", "c"],
-        scores.tolist(),
-        parts={"gate": gate, "curvature": curvature, "information": information},
-        options={"beta": 0.25, "gamma": 0.75, "balance": balance},
-        diagnostics=Diagnostics.of(known),
-    )
-
-
-@pytest.mark.parametrize("balance", ["none", "sum", "max"])
-def test_the_parts_of_a_score_add_up_to_it(balance: str) -> None:
-    shown = heta(balance)
-    terms = counting_terms(shown)
-    torch.testing.assert_close(terms["curvature"] + terms["information"], shown.scores)
-    figure = drawn(shown)
-    curvature, information = torch.tensor(widths(figure, 1), dtype=torch.float64).reshape(2, 3)
-    highest = shown.scores.argsort(descending=True)
-    torch.testing.assert_close(curvature, (terms["curvature"] / shown.scores)[highest])
-    torch.testing.assert_close(curvature + information, torch.ones_like(curvature))
-    assert {"curvature", "information"} <= {*texts(figure)}
-
-
-@pytest.mark.parametrize(
-    "shown",
-    [
-        heta("sum", share={"curvature": 0.009, "information": 0.991}),
-        heta("sum").without([1]),
-        replace(heta("none"), scores=heta("none").scores * 2),
-        replace(heta("none"), parts={"gate": heta("none").parts["gate"]}),
-        attribution(),
-    ],
-    ids=["weak", "left out", "another formula", "gate alone", "no parts"],
-)
-def test_parts_are_not_shown_where_they_say_nothing_or_are_not_the_score(shown: Attribution) -> None:
-    assert counting_terms(shown) == {}
-    assert len(drawn(shown).axes) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"top": 0}, "top=0 must be at least 1"),
-        ({"confidence": 95}, "confidence=95 must be between 0 and 1"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bars(attribution(), **options)
+    assert "score, with its 95% confidence interval" in texts(figure)
 
 
 # -------------------------------------------------------------------------------------------------------- matrix figure

@@ -4,7 +4,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,13 +11,12 @@ import torch
 
 from helpers.attributions import SCORES, of_chat, printed
 from helpers.attributions import attribution as plain
-from helpers.browser import chips, data, depths, evidence, needs_browser, numbers, run, strip, text, values, written
+from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
 from heta_lens import plots
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.attribution_text import score_formula
 from heta_lens.plots.page import (
-    HEAT_CELLS,
     cells,
     heat,
     page,
@@ -51,7 +49,7 @@ def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> N
         assert depths(view)[:3] == ([1.0, 0.08, 0.5] if special else [0.0, 0.17, 1.0])
         assert view.fragment.count("holds 47% of the score") == 1
         assert view.fragment.index('class="strip"') < view.fragment.index("holds 47% of the score")
-    chat_page = plots.messages(of_chat())
+    chat_page = plots.page(of_chat())
     assert (data(chat_page)["hidden"], data(chat_page)["hidden_name"]) == ([0, 3, 5], "the chat template")
     assert "tokens of the chat template hold 57% of the score" in chat_page.fragment
     assert depths(chat_page) == [0.0, 0.17, 1.0, 0.0, 0.67, 0.0]
@@ -162,27 +160,3 @@ def test_json_has_no_number_that_is_not_finite() -> None:
 def test_what_has_no_colour_is_refused_by_its_place(value: float) -> None:
     with pytest.raises(ValueError, match=f"'below', 'b' is {value}, which has no colour"):
         heat("wrong", ["above", "below"], ["a", "b"], torch.tensor([[0.0, 1.0], [2.0, value]]))
-
-
-def test_names_cannot_end_the_script_of_a_large_table() -> None:
-    values, columns = torch.ones(1, HEAT_CELLS + 1), ["</script><b>"] * (HEAT_CELLS + 1)
-    view = heat("large", ["</script>"], columns, values)
-    assert view.fragment.count("</script>") == 2 and data(view)["rows"] == ["</script>"]
-
-
-@needs_browser
-def test_a_large_table_answers_and_scrolls(tmp_path: Path) -> None:
-    values = torch.arange(200 * 800.0).reshape(200, 800)
-    view = heat("large", [f"r{row}" for row in range(200)], [f"c{column}" for column in range(800)], values)
-    script = """const canvas = $("canvas"), box = $(".box"), pixels = () => canvas.toDataURL(), before = pixels();
-      const { left, top } = canvas.getBoundingClientRect();
-      const at = { clientX: left + 60, clientY: top + 60, bubbles: true };
-      canvas.dispatchEvent(new MouseEvent("mousemove", at));
-      const said = tip();
-      box.scrollTop = 900; box.scrollLeft = 3000; box.onscroll();
-      await new Promise(requestAnimationFrame);
-      canvas.dispatchEvent(new MouseEvent("mousemove", at));
-      return { said, later: tip(), redrawn: pixels() !== before, canvas: canvas.height, sheet: box.scrollHeight };"""
-    shown = run(view.page, script, tmp_path)
-    assert shown["said"] == "r1, c1: 801" and shown["later"] == "r61, c201: 49000"
-    assert shown["redrawn"] and shown["canvas"] < 1500 < 3000 < shown["sheet"]

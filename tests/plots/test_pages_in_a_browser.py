@@ -43,7 +43,7 @@ def views() -> dict[str, View]:
     return {
         "one": plots.page(rich, marked=[3, 4], note="underlined is the evidence"),
         "hostile": plots.page(written(HOSTILE, [float(row) for row in range(len(HOSTILE))])),
-        "chat": plots.messages(of_chat()),
+        "chat": plots.page(of_chat()),
         "comparison": heta_lens.compare([several, replace(several, scores=several.scores.flip(0), method="lime")]),
         "span": plots.page(SpanAttribution(steps, tuple(words))),
     }
@@ -124,9 +124,10 @@ def test_special_tokens_are_hidden_at_first_and_a_switch_shows_them(tmp_path: Pa
 
 
 def test_a_template_saturates_no_message(tmp_path: Path) -> None:
-    script = """const bars = $$(".role i").map(bar => +getComputedStyle(bar).getPropertyValue("--w"));
+    script = """choose(0, "messages");
+      const bars = $$(".role i").map(bar => +getComputedStyle(bar).getPropertyValue("--w"));
       return { bars, depths: chips().map(depth), shares: $$(".role").map(head => head.textContent) };"""
-    shown = run(plots.messages(of_chat([600.0, 0.5, 3.0, 300.0, 2.0, 100.0])).page, script, tmp_path)
+    shown = run(plots.page(of_chat([600.0, 0.5, 3.0, 300.0, 2.0, 100.0])).page, script, tmp_path)
     assert shown["depths"] == [0, 1, 1, 0, pytest.approx(2 / 3.5, abs=1e-3), 0]
     assert shown["bars"] == [pytest.approx(3.5 / 5.5), pytest.approx(2 / 5.5)]
     assert shown["shares"] == ["user0.3%", "assistant0.2%"]
@@ -256,13 +257,9 @@ def test_a_chat_of_one_message_works_without_its_template(tmp_path: Path) -> Non
     messages = Messages(("user",), torch.tensor([[0, 1, 3]]), torch.tensor([-1, 0, 0]))
     made = written(["a", "b", "c"], messages=messages).without(template=True)
     script = "return [$('.role').textContent, $$('tbody tr').length, chips().map(chip => chip.textContent)];"
-    for view in (plots.page(made), plots.messages(made)):
-        head, rows, tokens = run(view.page, script, tmp_path)
-        assert (
-            head == "user100.0%"
-            and rows == (2 if view.fragment == plots.page(made).fragment else 1)
-            and tokens == ["b", "c"]
-        )
+    for by, rows in (("tokens", 2), ("messages", 1)):
+        shown = run(plots.page(made).page, f"choose(0, '{by}'); {script}", tmp_path)
+        assert shown == ["user100.0%", rows, ["b", "c"]]
 
 
 def test_columns_of_one_name_are_sorted_each_by_itself(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from heta_lens import plots
 from heta_lens._util.text import text_table
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import BLUE, tint
-from heta_lens.plots.terminal import on_paper
+from heta_lens.plots.terminal import paper
 
 # ------------------------------------------------------------------------------------------------------------- terminal
 SYSTEMS = ["truecolor", "256", "standard", None]
@@ -45,26 +45,16 @@ def rows(text: str) -> list[list[str]]:
 # ---------------------------------------------------------------------------------------------------------- the prompt
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_prompt_is_there_once_whatever_the_colours(attribution: Attribution, system: str | None) -> None:
-    text = re.sub(r"\x1b\[[^m]*m|[\[\]⏎\n]| {2,}", "", shown(attribution, system))
+    text = re.sub(r"\x1b\[[^m]*m|[⏎\n]| {2,}", "", shown(attribution, system))
     assert text.count("".join(attribution.tokens).strip()) == 1
 
 
-def test_without_colours_brackets_mark_what_is_strong() -> None:
-    made = made_by_hand(scores=[6, 0.5, -4, -2, 1.5, 4], signed=True)
-    assert "  [[<bos>]]The [[-cat]] [-s][at][[⏎]]\n" in plain(made)
-    assert "\x1b" not in plain(made)
-
-
-@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_no_colour_and_dumb_terminals_get_brackets(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"NO_COLOR": "1", "TERM": "dumb"}
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    monkeypatch.setenv(variable, values[variable])
+def test_no_colour_leaves_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=StringIO(), force_terminal=True, width=100)
     console.print(plots.terminal(made_by_hand(), special=True))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[[<bos>]]The [[cat]] s[at]" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
+    assert "  <bos>The cat sat⏎\n" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -84,10 +74,7 @@ def test_the_legend_says_what_the_deepest_colour_stands_for() -> None:
 
 def test_a_score_beyond_the_deepest_colour_is_named_even_after_a_sink() -> None:
     sunk = made_by_hand(["The", " cat", " sat", " on"], [9.0, 5.0, 1.0, 1.0])
-    said = "; by far the largest: ' cat' at 1 with 5 (31.2% of the score)"
-    assert said in " ".join(plain(sunk, 200).split()) and "beyond the deepest colour: ' cat' at 1" in uncoloured(
-        shown(sunk, "256", 200)
-    )
+    assert "; beyond the deepest colour: ' cat' at 1 with 5 (31.2% of the score)" in uncoloured(shown(sunk, "256", 200))
 
 
 def uncoloured(text: str) -> str:
@@ -138,7 +125,6 @@ def test_a_chat_has_a_table_of_its_messages() -> None:
 # ------------------------------------------------------------------------------------ special tokens, first and last
 def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
     text = plain(made_by_hand(), special=False)
-    assert "  <bos>The [[cat]] [s][[at]]⏎\n" in text, "the scale is that of the other tokens"
     assert [row[0] for row in rows(text)] == ["2", "4", "3", "1", "5"]
     below = "'<bos>' (first token, special) holds 47% of the score"
     assert text.index("position  token") < text.index(below) and text.count(below) == 1
@@ -170,12 +156,12 @@ def pair(style: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def test_ink_is_far_from_its_paper_at_every_depth() -> None:
-    assert min(contrast(*pair(on_paper(depth).style)) for depth in DEPTHS) >= 4.5
+    assert min(contrast(*pair(paper(depth))) for depth in DEPTHS) >= 4.5
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_paper_is_white_at_0_and_ever_darker(sign: int) -> None:
-    papers = [pair(on_paper(sign * depth).style)[1] for depth in DEPTHS if depth >= 0]
+    papers = [pair(paper(sign * depth))[1] for depth in DEPTHS if depth >= 0]
     assert papers[0] == (255, 255, 255)
     shades = [luminance(paper) for paper in papers]
     assert shades == sorted(shades, reverse=True) and len(set(shades)) >= 6

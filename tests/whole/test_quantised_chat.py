@@ -43,10 +43,10 @@ def test_in_six_lines(folder: Path, tmp_path: Path) -> None:
     chat = heta_lens.chat(model, MESSAGES)
     _, cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)
     attribution = heta_lens.attribute(cache, tokens=chat)
-    heta_lens.plots.messages(attribution).save(tmp_path / "messages.html")
+    attribution.plot().save(tmp_path / "messages.html")
     assert attribution.options["model"]["quantised"]
     assert [message.role for message in attribution.by_message()] == ["system", "user", TEMPLATE]
-    view = heta_lens.plots.messages(attribution)
+    view = attribution.plot()
     assert (tmp_path / "messages.html").read_text(encoding="utf-8") == view.page
     assert sum(values(view)["score"]) == pytest.approx(sum(message.score for message in attribution.by_message()))
 
