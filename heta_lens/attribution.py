@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from itertools import groupby
-from operator import index
 from os import PathLike
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -18,12 +17,10 @@ from heta_lens._util import storage
 from heta_lens._util import text as text_spans
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
-from heta_lens._util.options import check_at_least, check_choice
+from heta_lens._util.options import check_at_least
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name
 from heta_lens._util.text import Span, cut
-from heta_lens.diagnostics import Diagnostics, share_of
-
-Order: TypeAlias = Literal["score", "size"]
+from heta_lens.diagnostics import Diagnostics
 
 FORMAT, VERSION = "heta_lens.attribution", 2
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
@@ -245,16 +242,14 @@ class Attribution(Result):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
+    def top(self, k: int = 10, *, special: bool = False) -> ScoredList[Scored]:
         """Return the k tokens with the highest scores, highest first; equal scores keep the order of the text.
 
         Signed scores put first the tokens that speak most for the target, and last the tokens that speak against the
-        target; ``by="size"`` ranks by the absolute score instead. ``special=True`` includes the ``hidden`` tokens.
+        target. ``special=True`` includes the ``hidden`` tokens.
         """
         check_at_least("k", k, 0, whole=True)
-        check_choice("by", by, get_args(Order))
-        values = self.scores.abs() if by == "size" else self.scores
-        order = values.argsort(descending=True, stable=True)
+        order = self.scores.argsort(descending=True, stable=True)
         rows = order[~self.hidden[order] | special][:k].tolist()
         return ScoredList(
             Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in rows
@@ -297,7 +292,7 @@ class Attribution(Result):
 
         ``template=True`` removes every token that a chat template wrote. Lists and views hide special tokens anyway.
         """
-        wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
+        wanted = torch.tensor([*positions], dtype=self.positions.dtype)
         if unknown := wanted[~torch.isin(wanted, self.positions)].tolist():
             raise ValueError(f"positions={unknown} are not in this attribution")
         if template:
@@ -305,8 +300,7 @@ class Attribution(Result):
         removed = torch.isin(self.positions, wanted) | (self.template & template)
         if removed.all():
             raise ValueError("nothing would be left: every token is special, of the template or listed in positions")
-        mass = {"template_mass": share_of(self.scores, self.template)} if template and self.template.any() else {}
-        return _kept(self, ~removed, mass)
+        return _kept(self, ~removed)
 
     @property
     def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
@@ -412,12 +406,12 @@ def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
     return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
 
 
-def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
-    """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics, and without those per token."""
+def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"]) -> Attribution:
+    """Return the attribution of the tokens in ``keep``, without further diagnostics per token."""
     known = {name: fact for name, fact in attribution.diagnostics.items() if name not in ROW_DIAGNOSTICS}
     for name in {"standard_errors", "probes"} & known.keys():
         known[name] = _rows(known[name], keep)
-    known |= {"left_out": known.get("left_out", 0) + int((~keep).sum()), **more}
+    known["left_out"] = known.get("left_out", 0) + int((~keep).sum())
     pairs, messages = attribution.interactions, attribution.messages
     return replace(
         attribution,

@@ -60,7 +60,6 @@ class Diagnostics(Mapping[str, Any]):
     # The scores
     sink_mass: float | None = None
     left_out: int | None = None
-    template_mass: float | None = None
     share: Mapping[str, float] | None = None
     parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
-from heta_lens.attribution import Attribution, Order, Result, Scored, ScoredList, stored_fields
+from heta_lens.attribution import Attribution, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
 
 FORMAT, VERSION = "heta_lens.span", 2
@@ -109,9 +109,9 @@ class SpanAttribution(Result):
             interactions=None,
         )
 
-    def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
+    def top(self, k: int = 10, *, special: bool = False) -> ScoredList[Scored]:
         """Return the k tokens before the span with the highest sums, highest first, as in `Attribution.top`."""
-        return self.summed.top(k, by, special=special)
+        return self.summed.top(k, special=special)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows of `Attribution.to_frame` for each target, with the target and the target's position."""

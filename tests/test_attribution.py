@@ -37,10 +37,9 @@ def test_the_top_leaves_out_what_is_hidden_unless_that_is_all():
     assert not none.hidden.any() and none.top() == none.top(special=True)
 
 
-def test_signed_scores_are_ranked_by_score_unless_told_by_size():
+def test_signed_scores_are_ranked_by_score():
     made = attribution(["a", "The", *TOKENS[2:]], (1.0, -3.72, 0.5, 4.0, 0.0, -0.5), signed=True)
     assert [one.score for one in made.top(4)] == [4.0, 1.0, 0.5, 0.0]
-    assert [one.score for one in made.top(3, by="size")] == [4.0, -3.72, 1.0]
     assert "most against the target: 'The' at 1, -3.72" in made.notes
     assert not any("against" in note for note in replace(made, signed=False).notes)
 
@@ -51,7 +50,6 @@ def test_signed_scores_are_ranked_by_score_unless_told_by_size():
     [
         ({"k": -40}, "k=-40 must be at least 0"),
         ({"k": 2.5}, "k=2.5 must be a whole number"),
-        ({"by": "sum"}, "by='sum' is not one of 'score', 'size'"),
     ],
 )
 def test_what_the_top_cannot_be_is_refused(given: dict[str, Any], message: str):
@@ -111,10 +109,7 @@ def test_what_a_chat_template_wrote_can_be_left_out():
         ("sat", 2.0),
         ("", 0),
     ]
-    assert shown.diagnostics.template_mass == pytest.approx(7.25 / 12.75)
-    assert shown.without([1]).diagnostics.template_mass == shown.without(template=True).diagnostics.template_mass
     assert shown.without([1]).messages.owners.tolist() == [0, 1]
-    assert of_chat().without([0, 3, 5]).diagnostics.template_mass is None
 
 
 # ------------------------------------------------------------------------------------------------------ how sure it is

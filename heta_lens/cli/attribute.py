@@ -31,7 +31,7 @@ def attribute_text(
     """
     files.check()
     prompt = prompts.read()
-    views.check_by(by, not isinstance(prompt, str))
+    views.check_by(by, chat=not isinstance(prompt, str))
     question, methods = questions.question(), chosen.methods()
     for method in methods.values():
         question.check(method)
@@ -49,7 +49,6 @@ def attribute_text(
     # Files are written first: an error of the terminal then loses nothing.
     for label, result in results.items():
         views.write_files(result, own[label], special=special)
-    views.write_comparison(results, compared, special=special)
     documents = {label: views.document_of(result, own[label], by) for label, result in results.items()}
     if read.written is not None:
         add(generated=read.written)
@@ -61,8 +60,6 @@ def attribute_text(
         ((label, result),) = results.items()
         add(**documents[label])
         views.show_result(result, by=by, top=top, special=special)
-    for written in (*own.values(), compared):
-        views.name_files(written)
 
 
 METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."
@@ -87,7 +84,6 @@ def attribute_prompts(
 
     The prompts are those of a file, a data set or a suite.
     """
-    flags.check_exports(export)
     out = out.expanduser()
     from heta_lens._util.options import keywords
     from heta_lens.evaluation.run_database import RUN
@@ -191,11 +187,9 @@ def compare_saved(
     methods, stems = [of.result.summed.method for of in saved], [of.path.stem for of in saved]
     labels = next((names for names in (methods, stems) if len({*names}) == len(saved)), [of.name for of in saved])
     results = dict(zip(labels, (of.result for of in saved), strict=True))
-    views.write_comparison(results, files, special=special)
     documents = [{"file": of.path, **views.document_of(of.result, views.Files())} for of in saved]
     add(compared=[{"label": label, **parts} for label, parts in zip(labels, documents, strict=True)])
     views.show_comparison(results, files, top, special=special)
-    views.name_files(files)
 
 
 DEMO_PAGE = Path("heta_lens_demo.html")
@@ -226,7 +220,6 @@ def demo(
     add(answer=story.answer, evidence=sorted(marked), **views.document_of(explained, files))
     views.show_result(explained, marked=marked)
     note(why)
-    views.name_files(files)
 
 
 @command("show")
@@ -244,7 +237,6 @@ def show_saved(
 
     attribute --save or attribute-dataset wrote them.
     """
-    views.check_by(by)
     files.check()
     saved = views.read_saved(paths, prompt, method)
     apart = files.apart([of.name for of in saved])
@@ -256,5 +248,3 @@ def show_saved(
         if len(saved) > 1:
             say(f"\n{of.name}", style="reverse")
         views.show_result(of.result, by=by, top=top, special=special)
-    for of in saved:
-        views.name_files(apart[of.name])

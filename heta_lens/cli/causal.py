@@ -96,7 +96,6 @@ def _list(name: str, rows: Sequence[Mapping[Any, Any]], top: int, columns: Mappi
 def _write_view(view: "Callable[[], View]", files: Files) -> None:
     add(page=files.html, figure=files.figure)
     views.write_view(view, files)
-    views.name_files(files)
 
 
 REFERENCE = (

@@ -62,7 +62,6 @@ def evaluate_suite(
     from heta_lens.model.loading import load_model
 
     check_extra("matplotlib", "the report of an evaluation")
-    flags.check_exports(export)
     out = out.expanduser()
     entries = [replace(Entry.read(entry), budget=budget) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from typer import Argument, Option
 
@@ -24,7 +24,7 @@ Model = Annotated[str, Option(help=MODELS)]
 Page = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
 Retry = Annotated[bool, Option("--retry-failed", help=RETRY)]
 EXPORT = "Also write all scores, a row per token, to scores.csv, scores.jsonl or scores.parquet; may be repeated."
-Export = Annotated[list[str] | None, Option("--export", metavar="csv|jsonl|parquet", help=EXPORT)]
+Export = Annotated[list[Literal["csv", "jsonl", "parquet"]] | None, Option("--export", help=EXPORT)]
 Source = Annotated[
     str,
     Argument(help="A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."),
@@ -128,15 +128,7 @@ class WorkerFlags:
         return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 
-def check_exports(kinds: list[str] | None) -> None:
-    """Refuse unknown kinds of files before any work."""
-    from heta_lens._util.options import check_choice
-
-    for kind in kinds or ():
-        check_choice("--export", kind, ["csv", "jsonl", "parquet"])
-
-
-def write_exports(folder: Path, kinds: list[str] | None) -> None:
+def write_exports(folder: Path, kinds: Iterable[str] | None) -> None:
     from heta_lens import load_scores
 
     files = [folder / f"scores.{kind}" for kind in kinds or ()]

@@ -1,7 +1,7 @@
 """Questions about a prompt (a target, a position or a span), and the run of a model for an answer."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -38,10 +38,7 @@ class Span(NamedTuple):
         match = re.fullmatch(r"(-?\d+)(?::(-?\d+)?)?", written.strip())
         if match is None:
             raise ValueError(f"{flag} {written} is no span of positions: write START:STOP, as 3:7, or -2 to the end")
-        start, stop = int(match[1]), None if match[2] is None else int(match[2])
-        if stop is not None and stop <= start and (start < 0) == (stop < 0):
-            raise ValueError(f"{flag} {written} has no tokens: STOP must come after START")
-        return cls(start, stop)
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,9 @@ class TargetFlags:
         if self.target_function is not None and self.target:
             raise ValueError("--target and --target-function both say what is explained: give one of them")
         if self.target_function is not None:
-            return Question(_function(self.target_function), self.position)
+            from heta_lens._util.options import named_object
+
+            return Question(named_object(self.target_function), self.position)
         target, against = (_side(given) for given in (self.target, self.against))
         return Question(target if against is None else (target, against), self.position)
 
@@ -118,15 +117,6 @@ def _side(given: Sequence[str] | None) -> Any:
     ids = {written: re.fullmatch(r"id:(\d+)", written) for written in given or ()}
     tokens = [int(match[1]) if match else written for written, match in ids.items()]
     return frozenset(tokens) if len(tokens) > 1 else next(iter(tokens), None)
-
-
-def _function(name: str) -> Callable[..., Any]:
-    from heta_lens._util.options import named_object
-
-    function = named_object(name)
-    if isinstance(function, type) or not callable(function):
-        raise ValueError(f"--target-function {name} is no function of the logits")
-    return function
 
 
 # ----------------------------------------------------------------------------------------------------- prompt running

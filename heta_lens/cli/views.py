@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -19,8 +19,6 @@ from heta_lens.cli.flags import used
 from heta_lens.cli.questions import Explained
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from heta_lens._util.html_view import View
     from heta_lens.attribution import Scored
 
@@ -88,12 +86,12 @@ def _labelled(path: Path, label: str) -> Path:
 
 
 def write_view(view: "Callable[[], View]", files: Files) -> None:
-    """Write the requested page and figure; without a request, ``view`` is not called."""
+    """Write the requested page and figure, and name them; without a request, ``view`` is not called."""
     paths = [path for path in (files.html, files.figure) if path is not None]
     if paths:
         drawn = view()
         for path in paths:
-            drawn.save(path)
+            note(drawn.save(path))
 
 
 def write_files(
@@ -104,29 +102,20 @@ def write_files(
     write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
     if files.save is not None:
         explained.save(files.save)
+        note(files.save)
 
 
-def name_files(files: Files) -> None:
-    named = {"The same as a page": files.html, "A figure": files.figure, "The attribution": files.save}
-    for kind, path in named.items():
-        if path is not None:
-            note(f"{kind}: {path}")
-
-
-GROUPS = ("token", "word", "sentence", "message", "role")
 OF_CHATS = ("message", "role")
 HIGHEST = 8
 BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
-By = Annotated[str, Option(metavar="|".join(GROUPS), help=BY)]
+By = Annotated[Literal["token", "word", "sentence", "message", "role"], Option(help=BY)]
 Top = Annotated[int, Option(metavar="N", min=1, help="How many rows to list.")]
 Special = Annotated[bool, Option("--special", help="List and colour special tokens, and a chat template's, too.")]
 
 
-def check_by(by: str, chat: bool | None = None) -> None:
-    """Refuse an unknown group, and a group of chats if the prompt is known to be a text."""
-    if by not in GROUPS:
-        raise ValueError(f"--by {by} is not one of {', '.join(GROUPS)}")
-    if by in OF_CHATS and chat is False:
+def check_by(by: str, *, chat: bool) -> None:
+    """Refuse a group of chats if the prompt is a text."""
+    if by in OF_CHATS and not chat:
         raise ValueError(f"--by {by} is for a chat, and this prompt is a text: give --chat or --user, or --by sentence")
 
 
@@ -134,8 +123,7 @@ def groups_of(explained: Explained, by: str) -> "list[Scored]":
     """Return words, sentences, messages or roles with scores, the highest first."""
     from heta_lens.attribution import Scored
 
-    if by in OF_CHATS:
-        check_by(by, explained.summed.messages is not None)
+    check_by(by, chat=explained.summed.messages is not None)
     groups = [
         Scored(f"{group.role}: {group.text}" if hasattr(group, "role") else group.text, group.score, group.positions)
         for group in getattr(explained, f"by_{by}")()
@@ -229,11 +217,14 @@ def load_result(path: Path) -> Explained:
 
 
 def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *, special: bool = False) -> None:
-    """Print the highest tokens of several results of one text, and the correlations of the results."""
+    """Write and print the highest tokens of several results of one text, and the rank correlations of the results."""
+    from heta_lens import plots
     from heta_lens.plots.attribution_text import question
-    from heta_lens.plots.comparison import ranked_by_size
+    from heta_lens.plots.comparison import ranked, ranked_by_size
 
-    found, pairs = correlations(results), combinations(results, 2)
+    write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
+    (scores, _), sizes, pairs = ranked(results), ranked_by_size(results), combinations(results, 2)
+    found = (scores.abs() if sizes else scores).corr("spearman")
     add(
         correlations=[{"first": a, "second": b, "rank_correlation": found.at[a, b]} for a, b in pairs],
         page=files.html,
@@ -242,7 +233,6 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
         note(f"  {'; '.join(result.notes)}")
-    sizes = ranked_by_size(results)
     by_size = "by size, since not all have signs, " if sizes else ""
     show(Text(f"\nscores, and their ranks {by_size}in brackets; the best mean rank first", style="bold"))
     show_table(["position", "token", *results], highest_rows(results, top, special=special), right=[*results])
@@ -251,12 +241,6 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     words = found.apply(lambda column: column.map("{:.2f}".format)).replace("nan", "undefined")
     matrix = [[a, *("" if a == b else words.at[a, b] for b in results)] for a in results]
     show_table(["", *results], matrix, right=[*results])
-
-
-def write_comparison(results: Mapping[str, Explained], files: Files, *, special: bool = False) -> None:
-    from heta_lens import plots
-
-    write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
 
 
 def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = False) -> list[list[str]]:
@@ -270,14 +254,6 @@ def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = 
         [str(at), repr(texts[at]), *(f"{scores.at[at, label]:.4g} ({ranks.at[at, label]})" for label in results)]
         for at in mean_ranks.index
     ]
-
-
-def correlations(results: Mapping[str, Explained]) -> "pd.DataFrame":
-    """Return Spearman's correlations of scores, or of absolute scores; NaN for a result of equal scores."""
-    from heta_lens.plots.comparison import ranked, ranked_by_size
-
-    scores, _ = ranked(results)
-    return (scores.abs() if ranked_by_size(results) else scores).corr("spearman")
 
 
 def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:

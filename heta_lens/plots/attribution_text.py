@@ -61,7 +61,7 @@ def question(attribution: Attribution) -> str:
 def notes(result: Attribution | SpanAttribution) -> list[str]:
     """Return lines on how to read the scores, and on the ways of a span's score through a reasoning."""
     attribution, known = result.summed, result.summed.diagnostics
-    removed, template = known.left_out or 0, known.template_mass
+    removed = known.left_out or 0
     unknown = ", ".join(map(str, known.unknown or ()))
     shares = known.share or {}
     told = len(shares) > 1 and not any(map(isnan, shares.values()))
@@ -72,9 +72,6 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
-        ""
-        if template is None or isnan(template)
-        else f"tokens of the chat template held {percent(template)} of the score",
         "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in shares.items()) if told else "",
         _unfinished_integral(attribution),
         _most_against(attribution),

@@ -4,7 +4,6 @@ import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from io import BytesIO
@@ -239,23 +238,6 @@ class Side(NamedTuple):
         return rows, [self.labels[row] + place for row, place in zip(rows, places, strict=True)]
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """Values with the sides of their table, NaN for cells without a value, and a line before column ``divider``.
-
-    Values of size ``end`` have the deepest colour.
-    """
-
-    title: str
-    values: Float[Tensor, "row column"]
-    down: Side
-    across: Side
-    scale: str
-    note: str = ""
-    divider: int = 0
-    end: float | None = None
-
-
 def matrix(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:
     """Return a heat map: a notebook shows the view, and ``.save("matrix.pdf")`` keeps the map, or ``.svg`` or ``.png``.
 
@@ -263,11 +245,8 @@ def matrix(attribution: Attribution | SpanAttribution, *, special: bool = False)
     An attribution with ``interactions`` has every pair of tokens, grey on the diagonal, where there is no pair. Special
     tokens and a chat template's are left out, except with ``special=True``.
     """
-    if isinstance(attribution, SpanAttribution):
-        shown = span_map(attribution, special=special)
-    else:
-        shown = pair_map(attribution, special=special)
-    return picture(shown.title, lambda: map_figure(shown), {})
+    draw = span_figure if isinstance(attribution, SpanAttribution) else pair_figure
+    return picture(attribution.title, partial(draw, attribution, special=special), {})
 
 
 def patch_grid(
@@ -284,11 +263,11 @@ def patch_grid(
     places in the text, which are written if some of the labels have no room.
     """
     down = Side("layer", [str(layer) for layer in layers])
-    return map_figure(HeatMap(title, restored, down, Side("", _labels(labels), places), "restored", note))
+    return map_figure(title, restored, down, Side("", _labels(labels), places), "restored", note)
 
 
-def span_map(span: SpanAttribution, *, special: bool = False) -> HeatMap:
-    """Return the scores of a span as targets by sources."""
+def span_figure(span: SpanAttribution, *, special: bool) -> Figure:
+    """Return a figure of the scores of a span, targets by sources."""
     summed, count = span.summed, len(span.tokens) - 1
     sources = (~hidden_in(span) | special)[:count].nonzero()[:, 0].tolist()
     values = span.matrix.clone()
@@ -301,10 +280,10 @@ def span_map(span: SpanAttribution, *, special: bool = False) -> HeatMap:
     several = "grey: not before the target; the line: where the answer begins" if len(span) > 1 else ""
     divider = sum(at < span.start for at in sources) if len(span) > 1 else 0
     note = "; ".join(filter(None, [several, share_note(summed)]))
-    return HeatMap(span.title, values[:, sources], down, across, "score", note, divider, end)
+    return map_figure(span.title, values[:, sources], down, across, "score", note, divider, end)
 
 
-def pair_map(attribution: Attribution, *, special: bool = False) -> HeatMap:
+def pair_figure(attribution: Attribution, *, special: bool) -> Figure:
     if attribution.interactions is None:
         raise ValueError(
             "this attribution has no pairs of tokens: give attribute interactions=True, or use attribute_span for a "
@@ -313,7 +292,7 @@ def pair_map(attribution: Attribution, *, special: bool = False) -> HeatMap:
     rows = (~attribution.hidden | special).nonzero()[:, 0]
     values = attribution.interactions[rows][:, rows].fill_diagonal_(torch.nan)
     side = Side("token", _labels([attribution.tokens[row] for row in rows]), attribution.positions[rows].tolist())
-    return HeatMap(attribution.title, values, side, side, "interaction", "grey: no pair")
+    return map_figure(attribution.title, values, side, side, "interaction", "grey: no pair")
 
 
 def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
@@ -321,31 +300,42 @@ def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
     return tuple(drawable(cut(token.strip() or repr(token), LONGEST_LABEL)) for token in tokens)
 
 
-def map_figure(shown: HeatMap) -> Figure:
-    title, note = drawable(shown.title), drawable(shown.note)
-    rows, columns = shown.values.shape
+def map_figure(
+    title: str,
+    values: Float[Tensor, "row column"],
+    down: Side,
+    across: Side,
+    scale: str,
+    note: str = "",
+    divider: int = 0,
+    end: float | None = None,
+) -> Figure:
+    """Return a figure of values, NaN for cells without a value; values of size ``end`` have the deepest colour.
+
+    A line stands before the column ``divider``.
+    """
+    title, note, (rows, columns) = drawable(title), drawable(note), values.shape
     width = min(MAP_WIDTH - MAP_MARGIN, max(columns * CELL_SIZE, 1.5))
     cell = width / columns
-    cell = cell if shown.down == shown.across else min(CELL_SIZE, TALL * cell)  # cells of pairs are square
+    cell = cell if down == across else min(CELL_SIZE, TALL * cell)  # cells of pairs are square
     height = min(MOST_HEIGHT, max(rows * cell, LEAST_HEIGHT))
-    with figure_style([title, note, *shown.down.labels, *shown.across.labels]):
-        figure = extra("matplotlib.figure", NEEDED_BY).Figure(
-            figsize=(width + MAP_MARGIN, height + MAP_MARGIN), layout="constrained"
-        )
+    with figure_style([title, note, *down.labels, *across.labels]):
+        size = width + MAP_MARGIN, height + MAP_MARGIN
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
-        values = shown.values.detach().double().cpu()
+        values = values.detach().double().cpu()
         known = values.nan_to_num(0.0)
-        end = deepest(known.flatten()) if shown.end is None else shown.end
-        image = axes.imshow(values.numpy(), aspect="auto", **colours_of(known, end=end))
-        draw_scale(figure, image, known, ax=axes, label=shown.scale, fraction=0.05, aspect=15)
-        if shown.divider:
-            axes.axvline(shown.divider - 0.5, color=INK, linewidth=0.8)
+        colours = colours_of(known, end=deepest(known.flatten()) if end is None else end)
+        image = axes.imshow(values.numpy(), aspect="auto", **colours)
+        draw_scale(figure, image, known, ax=axes, label=scale, fraction=0.05, aspect=15)
+        if divider:
+            axes.axvline(divider - 0.5, color=INK, linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(True)
-        axes.set_xticks(*shown.across.ticks(width), rotation=90)
-        axes.set_yticks(*shown.down.ticks(height))
+        axes.set_xticks(*across.ticks(width), rotation=90)
+        axes.set_yticks(*down.ticks(height))
         axes.tick_params(length=2, labelsize=LETTER)
-        axes.set_xlabel(shown.across.name)
-        axes.set_ylabel(shown.down.name)
+        axes.set_xlabel(across.name)
+        axes.set_ylabel(down.name)
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure

@@ -107,7 +107,6 @@ def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["p.txt"], "'p.txt' is no source of prompts"),
-        (["recall", "--export", "xlsx"], "--export='xlsx' is not one of 'csv', 'jsonl', 'parquet'"),
         (["recall", "--field", "text=x"], "has no effect: the suite is read by its own fields"),
         (["recall", "-o", "limit=3"], "multiple values for keyword argument 'limit'"),
         (["hf:/nowhere/at-all"], "the train split of /nowhere/at-all could not be read"),

@@ -66,7 +66,6 @@ def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", TOKEN, "--by", "letter"], "--by letter is not one of"),
         (["show", TOKEN, "--by", "role"], "--by role is for a chat"),
         (["show", "nowhere"], "there is no file nowhere"),
         (["compare", TOKEN], "a comparison takes two or more attributions of one text: got 1"),

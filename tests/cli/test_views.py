@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.stats import spearmanr
 
 import heta_lens
 from helpers import zoo
@@ -16,7 +15,6 @@ from helpers.evaluating import run
 from heta_lens import Attribution
 from heta_lens.cli.views import (
     Files,
-    correlations,
     document_of,
     groups_of,
     highest_rows,
@@ -143,9 +141,3 @@ def test_special_tokens_have_no_row_and_no_rank() -> None:
     assert compared(one, other, top=1) == [["1", "3 (1)", "2 (3)"], ["3", "1 (3)", "4 (1)"]]
     unaware = replace(other, special=torch.zeros(4, dtype=torch.bool))
     assert [row[0] for row in compared(one, unaware)] == ["1", "2", "3"]
-
-
-def test_correlations_are_spearmans() -> None:
-    found = correlations({"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 4.0, 3.0, 2.0), "c": of(1.0, 1.0, 1.0, 1.0)})
-    assert found.at["a", "b"] == pytest.approx(float(spearmanr([4, 3, 2, 1], [1, 4, 3, 2])[0]))
-    assert found.isna().at["a", "c"] and [*found] == ["a", "b", "c"]

@@ -25,11 +25,10 @@ from heta_lens.plots.figures import (
     drawable,
     exports_of,
     figure_style,
-    map_figure,
     matrix,
-    pair_map,
+    pair_figure,
     patch_grid,
-    span_map,
+    span_figure,
 )
 
 
@@ -167,7 +166,7 @@ def both_labels(figure: Any) -> tuple[list[str], list[str]]:
 
 
 def test_a_span_is_targets_by_sources() -> None:
-    figure: Any = map_figure(span_map(span()))
+    figure: Any = span_figure(span(), special=False)
     nan = np.nan
     np.testing.assert_array_equal(
         shown_values(figure), [[1, 2, 3, nan, nan], [1, 2, 3, 4, nan], [1, 2, 3, 4, 5]]
@@ -179,17 +178,19 @@ def test_a_span_is_targets_by_sources() -> None:
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("source", "target")
     low, high = figure.axes[0].get_ylim()
     assert low > high, "the first target on top"
-    assert not map_figure(span_map(span(len(TOKENS) - 1))).axes[0].lines
+    assert not span_figure(span(len(TOKENS) - 1), special=False).axes[0].lines
 
 
 def test_pairs_are_symmetric_around_0() -> None:
-    figure: Any = map_figure(pair_map(pairs()))
+    figure: Any = pair_figure(pairs(), special=False)
     values, nan = shown_values(figure), np.nan
     np.testing.assert_array_equal(values, [[nan, 1, 2], [1, nan, 3], [2, 3, nan]])
     assert both_labels(figure) == (["a", "b", "b"], ["a", "b", "b"])
     box = figure.axes[0].get_window_extent()
     assert box.width == pytest.approx(box.height, rel=0.2)
-    signed: Any = map_figure(pair_map(pairs(interactions=torch.tensor([[0.0, -2.0, 1], [-2.0, 0, 0], [1, 0, 0]]))))
+    signed: Any = pair_figure(
+        pairs(interactions=torch.tensor([[0.0, -2.0, 1], [-2.0, 0, 0], [1, 0, 0]])), special=False
+    )
     norm = signed.axes[0].images[0].norm
     assert (norm.vmin, norm.vmax) == (-2, 2)
 
