@@ -125,11 +125,8 @@ def estimate(
     config: Annotated[str, Option(help=CONFIG)],
     tokens: Annotated[int, Option(help="How long the prompt is.")],
     gpu_memory: Annotated[float, Option(metavar="GB", help=MEMORY)],
-    method: Annotated[str, Option("--method", "-m", metavar="METHOD", help=flags.ONE_METHOD)] = "heta",
-    option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=flags.OPTIONS)] = None,
-    dtype: Annotated[
-        str | None, Option(help="float32, bfloat16, float16 or float64; by default the model's own.")
-    ] = None,
+    chosen: flags.MethodFlags,
+    dtype: Annotated[str | None, Option(help="Of the weights; by default the model's own.")] = None,
     revision: flags.Revision = None,
     trust_remote_code: flags.TrustRemoteCode = False,
 ) -> None:
@@ -137,12 +134,11 @@ def estimate(
 
     The model need not be there. Lists what takes less memory too.
     """
-    size = int(gpu_memory * 10**9)
-    (wanted,) = flags.OneMethodFlags([method], option).methods().values()
+    size, (_, method) = int(gpu_memory * 10**9), chosen.one()
     from heta_lens import estimate_memory
 
     how = {"revision": revision, "trust_remote_code": trust_remote_code}
-    predicted = estimate_memory(config, tokens, memory=size, method=wanted, dtype=dtype, **how)
+    predicted = estimate_memory(config, tokens, memory=size, method=method, dtype=dtype, **how)
     choices = [predicted, *predicted.smaller]
     documents = [
         {"method": each.method, "options": each.options, "bytes": each.needed, "fits": each.fits}
@@ -211,7 +207,7 @@ def demo(
 
     story = next(recall.stories("test", seed=seed, hops=1, facts=4))
     marked = {position for stretch in story.evidence for position in stretch.tokens}
-    (method,) = flags.MethodFlags().methods().values()
+    _, method = flags.MethodFlags().one()
     explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)
     answers = "answers" if explained.target_text == story.answer else "does not answer"
     evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)

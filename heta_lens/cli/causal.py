@@ -120,7 +120,7 @@ def validate_scores(
     html: flags.Page = None,
     prompts: flags.PromptFlags,
     questions: TargetFlags,
-    chosen: flags.OneMethodFlags,
+    chosen: flags.MethodFlags,
     loading: flags.LoadingFlags,
 ) -> None:
     """Compare scores with the effects of patching.
@@ -129,10 +129,7 @@ def validate_scores(
     """
     files = Files(html=html)
     files.check()
-    prompt, question, methods = prompts.read(), questions.question(), chosen.methods()
-    if len(methods) > 1:
-        raise ValueError(f"one method is validated at a time, and --method names {len(methods)}: give one")
-    ((label, method),) = methods.items()
+    prompt, question, (label, method) = prompts.read(), questions.question(), chosen.one()
     question.check(method)
     options = patching.options(scale)
     from heta_lens._util.work import progress_in_lines

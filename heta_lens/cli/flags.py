@@ -139,7 +139,6 @@ def write_exports(folder: Path, kinds: Iterable[str] | None) -> None:
 
 
 METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."
-ONE_METHOD = "One method, as heta-lens methods lists them (heta), with options as 'lime samples=99'; or a preset."
 OPTIONS = "An option of the one method, like probes=20; may be repeated."
 
 
@@ -156,10 +155,12 @@ class MethodFlags:
             raise ValueError(f"--option {options[0]} is of one method, and there are {len(names)}: {way}")
         return {label: _method(label, options) for label in names}
 
-
-@dataclass(frozen=True)
-class OneMethodFlags(MethodFlags):
-    method: Annotated[list[str] | None, Option("--method", "-m", metavar="METHOD", help=ONE_METHOD)] = None
+    def one(self) -> "tuple[str, Method]":
+        """Return the label and the method, for commands of a single method."""
+        (chosen, *more) = self.methods().items()
+        if more:
+            raise ValueError(f"this command takes one method, and --method names {1 + len(more)}: give one")
+        return chosen
 
 
 def _method(label: str, options: list[str]) -> "Method":

@@ -56,7 +56,7 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["validate", TEXT, "-m", "loo,lime"], "one method is validated at a time, and --method names 2"),
+        (["validate", TEXT, "-m", "loo,lime"], "this command takes one method, and --method names 2"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--mask", "mean"], "--mask mean has no effect with --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex cannot be written"),
