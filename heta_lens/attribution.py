@@ -67,14 +67,9 @@ def _cells(group: Scored | ScoredMessage) -> tuple[str, str, str]:
     return f"{group.score:.4g}", "–".join(map(str, ends)), role + cut(repr(group.text), PRINTED_CELLS)
 
 
-VIEWS: dict[str, Callable[..., Any]] = {}
-"""Functions that print and show a result, by name; `heta_lens.plots` registers them when it is imported."""
-
-
 def _view(name: str) -> Callable[..., Any]:
-    if name not in VIEWS:
-        import_module("heta_lens.plots")
-    return VIEWS[name]
+    """Return a function of `heta_lens.plots`, which stands above results and is imported when one is shown."""
+    return getattr(import_module("heta_lens.plots"), name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ and `terminal` a table for terminals. For papers and slides, `figures` draws bar
 `attribution_text` holds titles and notes, `scales` the colours and shares that all views use.
 """
 
-from heta_lens.attribution import VIEWS
 from heta_lens.plots.attribution_text import notes, summary, title
 from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.comparison import compare
@@ -14,6 +13,4 @@ from heta_lens.plots.figures import bars, matrix
 from heta_lens.plots.page import page
 from heta_lens.plots.terminal import terminal
 
-VIEWS.update(page=page, summary=summary, title=title, notes=notes)
-
-__all__ = ["bars", "compare", "latex", "matrix", "page", "terminal", "token_figure"]
+__all__ = ["bars", "compare", "latex", "matrix", "notes", "page", "summary", "terminal", "title", "token_figure"]
