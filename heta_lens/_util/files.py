@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from errno import EACCES
 from math import isinf
 from os import PathLike
@@ -162,14 +162,3 @@ def _replace(target: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def check_distinct(paths: Mapping[str, str | PathLike[str] | None]) -> None:
-    """Refuse two options with paths of one file; names that differ only in case count as equal."""
-    first: dict[str, str] = {}
-    for name, path in paths.items():
-        if path is None or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
-            continue  # a stream may be given twice
-        other = first.setdefault(os.path.realpath(path).casefold(), name)
-        if other != name:
-            raise ValueError(f"{other} {paths[other]} and {name} {path} are the same file: give two files")

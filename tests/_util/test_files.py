@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from heta_lens._util.files import (
-    check_distinct,
     decoded,
     invalid_json,
     parse_json,
@@ -123,26 +122,3 @@ def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> Non
         write_atomically(link, name)
         assert link.is_symlink() and (tmp_path / "folder" / name).read_text() == name
     assert sorted(os.listdir(tmp_path / "folder")) == ["new", "there"]
-
-
-SAME = {
-    "the same": ("a.out", "a.out"),
-    "written in another way": ("a.out", "./a.out"),
-    "through a linked folder": ("folder/a", "linked/a"),
-    "a link to a file that is not there yet": ("folder/new", "dangling"),
-    "in another case": ("a.out", "A.OUT"),
-}
-
-
-@pytest.mark.parametrize("how", SAME)
-def test_two_outputs_that_are_one_file_are_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("folder").mkdir()
-    Path("folder/there").touch()
-    Path("linked").symlink_to("folder")
-    Path("link").symlink_to("folder/there")
-    Path("dangling").symlink_to("folder/new")
-    one, other = SAME[how]
-    for paths in ((one, other), (str(tmp_path / one), other), (Path(other), one)):
-        with pytest.raises(ValueError, match=r"--html .* and --save .* are the same file: give two files"):
-            check_distinct({"--html": paths[0], "--other": None, "--save": paths[1]})
