@@ -177,12 +177,11 @@ def compare_saved(
     prompts = dict.fromkeys(of.prompt for of in saved if of.prompt)
     if len(prompts) > 1:
         raise ValueError(f"these are of the prompts {', '.join(prompts)}: choose one with --prompt")
-    from heta_lens.plots.comparison import check_comparable
+    from heta_lens.plots.comparison import check_comparable, names_of
 
-    check_comparable({of.name: of.result for of in saved})
-    methods, stems = [of.result.summed.method for of in saved], [of.path.stem for of in saved]
-    labels = next((names for names in (methods, stems) if len({*names}) == len(saved)), [of.name for of in saved])
+    labels = names_of([of.result.summed for of in saved])
     results = dict(zip(labels, (of.result for of in saved), strict=True))
+    check_comparable(results)
     documents = [{"file": of.path, **views.document_of(of.result, views.Files())} for of in saved]
     add(compared=[{"label": label, **parts} for label, parts in zip(labels, documents, strict=True)])
     views.show_comparison(results, files, top, special=special)

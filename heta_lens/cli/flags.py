@@ -1,6 +1,5 @@
 """Options shared by subcommands: dataclasses whose fields are flags, and aliases of single options."""
 
-import json
 import os
 import re
 import shlex
@@ -219,9 +218,7 @@ class PromptFlags:
         if self.text in (None, "-"):
             return sys.stdin.read()
         if os.path.isfile(self.text):
-            shown = self.text.endswith(".safetensors")
-            way = f"heta-lens show {self.text} shows it" if shown else f"--file {self.text} reads the prompt from it"
-            raise ValueError(f"{self.text} is a file: {way}")
+            raise ValueError(f"{self.text} is a file: --file {self.text} reads the prompt from it")
         return self.text
 
 
@@ -231,8 +228,8 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
 
 
 def _messages(path: Path) -> list[Mapping[str, Any]]:
-    """Return the messages of a JSON file, or of the input for ``-``; an error names the place."""
-    from heta_lens._util.files import decoded, invalid_json, parse_json, read_text
+    """Return the messages of a JSON file, or of the input for ``-``."""
+    from heta_lens._util.files import decoded, parse_json, read_text
     from heta_lens.model.tokenizer import checked_messages
 
     stdin = str(path) == "-"
@@ -240,7 +237,5 @@ def _messages(path: Path) -> list[Mapping[str, Any]]:
     text = decoded(sys.stdin.buffer.read(), name) if stdin else read_text(path, f"--chat {path}: there is no such file")
     try:
         return checked_messages(parse_json(text))
-    except json.JSONDecodeError as error:
-        raise invalid_json(name, error) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
