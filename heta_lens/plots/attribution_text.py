@@ -3,7 +3,6 @@
 from math import isnan
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from rich.cells import set_cell_size
 from torch import Tensor
@@ -22,8 +21,6 @@ LAST = " (last)"  # the mark of the token that the prediction is read from
 ADVICE = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
-DIVISORS = {"sum": torch.sum, "max": torch.max}  # of the parts, by the option balance
-CLOSE = 1e-4  # of the largest score: the precision that a formula must reproduce the scores with
 
 
 def summary(result: Attribution | SpanAttribution) -> str:
@@ -127,30 +124,18 @@ def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
 
 
 def score_formula(attribution: Attribution) -> str:
-    """Return ``score = gate × (0.5 × curvature + 0.5 × information)``; empty if the parts do not give the scores."""
-    options, parts, scores = attribution.options, attribution.parts, attribution.scores.double()
-    if options.get("combine") == "geometric" and parts:
-        powers = {name: options[weight] / (options["beta"] + options["gamma"]) for name, weight in WEIGHTS.items()}
-        factors = ["score = gate", *(f"{name}^{power:.4g}" for name, power in powers.items())]
-        return " × ".join(factors) + ", with the sign of information" * attribution.signed
-    if "gate" not in parts or not parts.keys() <= {"gate", *WEIGHTS}:
+    """Return HETA's ``score = gate × (0.5 × curvature + 0.5 × information)``; empty for scores of other methods."""
+    options, parts = attribution.options, attribution.parts
+    if attribution.method != "heta" or "gate" not in parts:
         return ""
-    gate, balance = parts["gate"].double(), options.get("balance", "none")
-    for weighted in (True, False):  # variants with a single part have the weight 1
-        weights = {name: options.get(weight, 1) if weighted else 1 for name, weight in WEIGHTS.items() if name in parts}
-        terms = dict(_term(name, parts[name].double(), weight, balance) for name, weight in weights.items())
-        total = gate * torch.stack([*terms.values()]).sum(0) if terms else gate
-        if bool(((total - scores).abs() <= CLOSE * scores.abs().max()).all()):
-            factor = f" × ({' + '.join(terms)})" if len(terms) > 1 else "".join(f" × {term}" for term in terms)
-            divided = f", where balance={balance!r} divides each part by its {balance}"
-            return f"score = gate{factor}" + (divided if terms and balance in DIVISORS else "")
-    return ""
-
-
-def _term(name: str, part: Float[Tensor, "pos"], weight: float | int, balance: str) -> tuple[str, Float[Tensor, "pos"]]:
-    """Return a weighted part of the score in words, and its values."""
-    words = name if weight == 1 else f"{weight:.4g} × {name}"
-    if balance not in DIVISORS or not part.any():
-        return words, weight * part
-    divisor = float(DIVISORS[balance](part))
-    return f"{words} / {divisor:.4g}", weight * part / divisor
+    weights = {name: options.get(option, 1) for name, option in WEIGHTS.items() if name in parts}
+    if options.get("combine") == "geometric":
+        factors = [f"{name}^{weight / sum(weights.values()):.4g}" for name, weight in weights.items()]
+        return " × ".join(["score = gate", *factors]) + ", with the sign of information" * attribution.signed
+    if options.get("variant") in ("hessian_only", "kl_only"):
+        weights = dict.fromkeys(weights, 1)
+    terms = [name if weight == 1 else f"{weight:.4g} × {name}" for name, weight in weights.items()]
+    factor = f" × ({' + '.join(terms)})" if len(terms) > 1 else "".join(f" × {term}" for term in terms)
+    balance = options.get("balance", "none")
+    divided = "" if balance == "none" else f", where balance={balance!r} divides each part by its {balance}"
+    return f"score = gate{factor}{divided}"
