@@ -111,7 +111,7 @@ def attribute_prompts(
         out /= shard.folder
     add(folder=out, scores=out / RUN, attributions=len(scores), prompts=len(scores.prompts))
     say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / RUN}")
-    flags.write_exports(out, export)
+    flags.write_export(out, export)
     views.print_failures(out, "no prompt was explained")
 
 

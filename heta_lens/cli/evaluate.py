@@ -80,7 +80,7 @@ def evaluate_suite(
     if shard := distribution["shard"]:
         out /= shard.folder
     _write_report(out, intervals=intervals)
-    flags.write_exports(out, export)
+    flags.write_export(out, export)
     print_failures(out)
 
 

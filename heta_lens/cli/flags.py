@@ -22,8 +22,8 @@ RETRY = "Run again what raised an error or was not finite (by default it stays f
 Model = Annotated[str, Option(help=MODELS)]
 Page = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
 Retry = Annotated[bool, Option("--retry-failed", help=RETRY)]
-EXPORT = "Also write all scores, a row per token, to scores.csv, scores.jsonl or scores.parquet; may be repeated."
-Export = Annotated[list[Literal["csv", "jsonl", "parquet"]] | None, Option("--export", help=EXPORT)]
+EXPORT = "Also write all scores, a row per token, to scores.csv, scores.jsonl or scores.parquet."
+Export = Annotated[Literal["csv", "jsonl", "parquet"] | None, Option("--export", help=EXPORT)]
 Source = Annotated[
     str,
     Argument(help="A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."),
@@ -127,14 +127,14 @@ class WorkerFlags:
         return {"workers": workers, "shard": None if shard is None else Shard.read(shard)}
 
 
-def write_exports(folder: Path, kinds: Iterable[str] | None) -> None:
+def write_export(folder: Path, kind: str | None) -> None:
     from heta_lens import load_scores
 
-    files = [folder / f"scores.{kind}" for kind in kinds or ()]
-    for file in files:
+    if kind is not None:
+        file = folder / f"scores.{kind}"
         load_scores(folder).save(file)
+        add(exported=[file])
         note(file)
-    add(exported=files)
 
 
 METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."

@@ -117,7 +117,7 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
     """
     from heta_lens.methods.registry import ALIASES, METHODS, PRESETS, method_of
 
-    if name in PRESETS:
+    if name is not None and name in PRESETS:
         preset = {"name": name, **PRESETS[name]._asdict(), "example": EXAMPLE.format(name)}
         add(presets=[preset])
         _show_facts(preset | {"options": PRESETS[name].written})
@@ -165,7 +165,7 @@ def _show_method(name: str) -> None:
     text, options = description(method), described_options(method)
     add(methods=[{**about, "description": text, "options": [option._asdict() for option in options]}])
     _show_facts(about | {"signed": SIGNS[about["signed"]]})
-    show(Text(f"\n{LEGEND}{text}\n"))
+    show(Text(f"\n{LEGEND}\n{text}\n"))
     if options:
         show_table(["option", "type", "default", "what it does"], options)
 
