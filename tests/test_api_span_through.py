@@ -11,8 +11,6 @@ from helpers import chats, zoo
 from helpers.asking import cache_of, relative
 from helpers.attributions import same
 from heta_lens import SpanAttribution, attribute, attribute_span, chat
-from heta_lens._util import storage
-from heta_lens.span_attribution import FORMAT, VERSION
 
 pytestmark = [pytest.mark.both_lines, pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")]
 N, A, B, START = 13, 5, 8, 10
@@ -133,26 +131,5 @@ def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:
     span.save(path)
     loaded = SpanAttribution.load(path)
     assert torch.equal(loaded.through, span.through) and torch.equal(loaded.hops, span.hops)
-    assert (repr(loaded), loaded.cost, repr(loaded.direct)) == (repr(span), span.cost, repr(span.direct))
+    assert (repr(loaded), repr(loaded.direct)) == (repr(span), repr(span.direct))
     assert [same(one.scores, other.scores) for one, other in zip(loaded.reasoning, span.reasoning, strict=True)]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_path: Path) -> None:
-    path, kept = tmp_path / "span", {}
-    span.save(path)
-    storage.load(path, FORMAT, VERSION, kept.update)
-    steps, reasoning = kept["steps"], kept["reasoning"]
-    for wrong, message in (
-        (reasoning[::-1], "its reasoning have"),
-        (reasoning[::2], "its reasoning have"),
-        ([*reasoning, *steps], "its reasoning have"),
-        ([reasoning[0] | {"target": "x"}], "its target is 'x'"),
-        ("none", "its reasoning is 'none'"),
-        ([5], "its reasoning is"),
-    ):
-        storage.save(path, FORMAT, VERSION, kept | {"reasoning": wrong})
-        with pytest.raises(ValueError, match=rf"span is a damaged {FORMAT} file: .*{message}"):
-            SpanAttribution.load(path)
-    storage.save(path, FORMAT, VERSION, kept | {"reasoning": []})
-    assert SpanAttribution.load(path).reasoning == ()
