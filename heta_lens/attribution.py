@@ -157,12 +157,10 @@ class Result:
 
     def by_role(self) -> ScoredList[Scored]:
         """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
-        names, found = self._messages.names, ScoredList[Scored]()
-        for role in dict.fromkeys([*self._messages.roles, TEMPLATE]):
-            rows = [row for row, name in enumerate(names) if name == role]
-            if rows or role != TEMPLATE:
-                found.append(_scored(self.summed, rows)._replace(text=role))
-        return found
+        names, roles = self._messages.names, dict.fromkeys([*self._messages.roles, TEMPLATE])
+        rows = {role: [row for row, name in enumerate(names) if name == role] for role in roles}
+        kept = [(role, own) for role, own in rows.items() if own or role != TEMPLATE]
+        return ScoredList(_scored(self.summed, own)._replace(text=role) for role, own in kept)
 
     @property
     def _messages(self) -> Messages:
@@ -249,10 +247,6 @@ class Attribution(Result):
         return ScoredList(
             Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in rows
         )
-
-    def positions_of(self, passage: str) -> list[int]:
-        """Return the positions of the tokens that write a passage; the passage must occur in the text exactly once."""
-        return self.positions[text_spans.tokens_of(passage, self.text, self.spans)].tolist()
 
     @property
     def spans(self) -> list[Span]:

@@ -149,16 +149,6 @@ def test_the_table_of_a_chat_says_whose_each_token_is():
     assert not {"role", "message"} & {*attribution().to_frame()}
 
 
-def test_a_passage_is_found_by_its_text():
-    made = attribution()
-    word = made.text.split()[1]
-    (place,) = made.positions_of(word)
-    assert made.tokens[place].strip() == word
-    assert made.without([0]).positions_of(word) == [place]
-    with pytest.raises(ValueError, match="'nowhere' occurs 0 times in the context: it must occur once"):
-        made.positions_of("nowhere")
-
-
 # -------------------------------------------------------------------------------------------------------- from a model
 def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
     model = zoo.bridge("gpt2")

@@ -193,7 +193,6 @@ DEMO_PAGE = Path("heta_lens_demo.html")
 @command("demo")
 def demo(
     *,
-    seed: Annotated[int, Option(help="Which story.")] = 0,
     html: Annotated[Path, Option("--html", metavar="FILE", help="Where the page is written.")] = DEMO_PAGE,
 ) -> None:
     """Explain an answer of the small demo model.
@@ -204,7 +203,7 @@ def demo(
     files.check()
     from heta_lens.data import recall
 
-    story = next(recall.stories("test", seed=seed, hops=1, facts=4))
+    story = next(recall.stories("test", seed=0, hops=1, facts=4))
     marked = {position for stretch in story.evidence for position in stretch.tokens}
     _, method = flags.MethodFlags().one()
     explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)

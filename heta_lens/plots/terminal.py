@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from heta_lens._util.text import cut, legible, single_line, text_table, visible
+from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
 from heta_lens.plots.attribution_text import LAST, score_formula
 from heta_lens.plots.scales import ColouredScores, last_row, percent_at, percent_of, shade_of, share_note, tint
@@ -75,7 +75,7 @@ def _legend(colours: ColouredScores) -> Text:
     legend = Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)})")
     if (row := colours.beyond) is not None:
         score = float(attribution.scores[row])
-        token = f"{_quoted(visible(attribution.tokens[row]))} at {int(attribution.positions[row])}"
+        token = f"{attribution.tokens[row]!r} at {int(attribution.positions[row])}"
         legend.append(f"; beyond the deepest colour: {token} with {score:.4g} ({colours.share(score)})")
     return legend
 
@@ -86,7 +86,7 @@ def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
     rows = [place[token.positions[0]] for token in highest]
     columns = {
         "position": [str(token.positions[0]) for token in highest],
-        "token": [_quoted(visible(attribution.tokens[row])) + LAST * (row == end) for row in rows],
+        "token": [repr(attribution.tokens[row]) + LAST * (row == end) for row in rows],
         "score": _with_errors(attribution, rows),
         "share": [percent_of(attribution.scores, token.score) for token in highest],
         **{name: [f"{part:.4g}" for part in part[rows].tolist()] for name, part in attribution.parts.items()},
@@ -106,12 +106,7 @@ def _messages(attribution: Attribution, *, special: bool) -> Table:
     for number, message in enumerate(attribution.by_message()):
         numbers = percent_at(attribution, message.positions), f"{message.score:.4g}"
         if message.role != TEMPLATE:
-            rows.append((str(number), message.role, *numbers, cut(_quoted(single_line(message.text)), MESSAGE_CELLS)))
+            rows.append((str(number), message.role, *numbers, cut(repr(message.text), MESSAGE_CELLS)))
         elif special:
             rows.append(("", message.role, *numbers, ""))
     return text_table(["message", "role", "share", "score", "text"], rows, ["share", "score"])
-
-
-def _quoted(text: str) -> str:
-    quote = '"' if "'" in text and '"' not in text else "'"
-    return f"{quote}{text}{quote}"
