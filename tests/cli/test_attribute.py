@@ -184,7 +184,7 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     [
         ([" "], "the text is empty"),
         ([TEXT, "-o", "probes=0"], "probes=0"),
-        ([TEXT, "-m", "lime surrogate=linear"], "surrogate='linear' is not one of 'ridge', 'lasso'"),
+        ([TEXT, "-m", "tdd direction=up"], "direction='up' is not one of 'backward', 'forward'"),
         ([TEXT, "--by", "message"], "--by message is for a chat, and this prompt is a text"),
         ([TEXT, "-m", "loo,lime", "--by", "word"], "--by word lists the groups of one method, and there are 2"),
         ([TEXT, "--figure", "a.gif"], "--figure a.gif cannot be written"),
