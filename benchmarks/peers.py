@@ -270,7 +270,7 @@ def elsewhere(model: Path, asked: Asked, steps: int) -> Iterator[list[Work]]:
                     "context_cite",
                     cited,
                     False,  # what they keep of the prompt is tokenized again, what we keep is not
-                    scores=lambda own: torch.tensor(own.diagnostics["source_weights"]),
+                    scores=lambda own: torch.tensor(own.diagnostics["source_scores"]),
                 ),
             ]
         yield works

@@ -68,7 +68,7 @@ def explained(prediction: Prediction, proxy: Any, options: Mapping[str, Any]) ->
 
 def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
     """Return the exact scores by one whole run after another."""
-    _, own = AttriBot().sources(prediction)
+    own = AttriBot().sources(prediction)
     batches = prediction.prompt.batches(1, len(prediction))
     with prediction.running():
         read = partial(prediction.read, scale="log_prob")

@@ -125,8 +125,8 @@ def informations(prediction: Prediction, masks: Collection[Any]) -> Parts:
 def others(prediction: Prediction) -> Float[Tensor, "draw pos d"]:
     """Return the embeddings of random tokens of the same kind, for each token."""
     generator, every = np.random.default_rng(0), torch.arange(len(prediction))
-    replacer, size = unigram(prediction), prediction.adapter.vocabulary
-    drawn = [replaced(prediction.ids, every, replacer, generator, size) for _ in range(DRAWS)]
+    replacer = unigram(prediction)
+    drawn = [replaced(prediction.ids, every, replacer, generator) for _ in range(DRAWS)]
     return torch.stack([prediction.adapter.embedding_table(ids.tolist()) for ids in drawn]).to(prediction.embeddings)
 
 

@@ -69,7 +69,6 @@ class Diagnostics(Mapping[str, Any]):
     additivity_gap: float | None = None
     completeness_gap: float | None = None
     completeness_due: float | None = None
-    completeness_cause: str | None = None
     of_method: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from einops import einsum
@@ -25,7 +25,7 @@ from heta_lens.prediction.prediction import Prediction
 KIND, VERSION = "heta_lens head weights", 1
 SAMPLE, ALIKE = 16, 0.02  # tokens whose embeddings identify a model, and a relative difference beyond rounding
 FITTED = DEMO / "head_weights.safetensors"
-RATE, CLIP = 1e-3, 1.0  # of the optimiser; the longest gradient
+RATE, CLIP, BATCH = 1e-3, 1.0, 512  # of the optimiser; the longest gradient; prompts in each step
 TINY = 1e-8  # the least standard deviation
 FOLDS = 5  # one of which is held out
 NOTE = "heads have equal weights, which were not fitted to this model: heta-lens fit-at2 writes a file for weights="
@@ -74,13 +74,6 @@ def equal_weights(adapter: ModelAdapter) -> Float[Tensor, "layer head"]:
     return torch.full((layers, heads), 1 / (layers * heads), dtype=torch.float64)
 
 
-def check_weights(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str | PathLike | Tensor):
-        raise TypeError(f"{name}={value!r} must be a file of heta-lens fit-at2, or a tensor [layer, head]")
-    if isinstance(value, Tensor) and (value.ndim != 2 or not value.is_floating_point()):
-        raise ValueError(f"{name} must be floats of shape [layer, head], not {value.dtype} of {tuple(value.shape)}")
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class At2(WithBos):
     """AT2 (Cohen-Wang 2025): weighted attention of all heads, with weights fitted to the effects of ablations.
@@ -95,7 +88,7 @@ class At2(WithBos):
     - ``keep_bos``: give a beginning-of-text token a score of 0
     """
 
-    weights: Annotated[str | PathLike[str] | Tensor | None, check_weights] = None
+    weights: str | PathLike[str] | Tensor | None = None
 
     name: ClassVar = "at2"
     paper: ClassVar[str] = "Cohen-Wang, Chuang & Madry, Learning to attribute with attention, 2025, arXiv:2504.13752"
@@ -112,30 +105,24 @@ class At2(WithBos):
         return Work(forwards=pattern_runs(prediction, prediction.adapter.layers))
 
     def explain(self, prediction: Prediction) -> Scores:
-        weights, note = self._weights(prediction)
-        scores = einsum(weights, attended(prediction), "layer head, layer head key -> key")
+        weights, facts = self._weights(prediction)
+        scores = einsum(weights.detach().to(prediction.embeddings), attended(prediction), "l head, l head key -> key")
         if self.keep_bos and prediction.begins:
             scores[0] = 0
-        return Scores(scores, {"note": note} if note else {})
+        return Scores(scores, facts)
 
-    def _weights(self, prediction: Prediction) -> tuple[Float[Tensor, "layer head"], str]:
+    def _weights(self, prediction: Prediction) -> tuple[Float[Tensor, "layer head"], dict[str, str]]:
         """Return the weights, and a note if the weights were not fitted."""
-        adapter, note = prediction.adapter, ""
         if isinstance(self.weights, Tensor):
-            weights = self.weights
-        else:
-            kept = HeadWeights.load(FITTED if self.weights is None else self.weights)
-            if kept.belongs_to(adapter):
-                weights = kept.weights
-            elif self.weights is None:
-                weights, note = equal_weights(adapter), NOTE
-            else:
-                given = f"weights={str(self.weights)!r}"
-                raise ValueError(f"{given} were fitted to another model, {kept.model!r}: fit them anew")
-        there = (adapter.layers, int(adapter.model.cfg.n_heads))
-        if tuple(weights.shape) != there:
-            raise ValueError(f"weights are of shape {tuple(weights.shape)}; this model's heads are {there}")
-        return weights.detach().to(prediction.embeddings), note
+            return self.weights, {}
+        kept = HeadWeights.load(FITTED if self.weights is None else self.weights)
+        if kept.belongs_to(prediction.adapter):
+            return kept.weights, {}
+        if self.weights is not None:
+            raise ValueError(
+                f"weights={str(self.weights)!r} were fitted to another model, {kept.model!r}: fit them anew"
+            )
+        return equal_weights(prediction.adapter), {"note": NOTE}
 
 
 def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:
@@ -149,7 +136,6 @@ def fit_at2(
     samples: int = 32,
     keep: float = 0.5,
     steps: int = 1000,
-    batch: int = 512,
     seed: int = 0,
     progress: bool | None = None,
 ) -> HeadWeights:
@@ -165,7 +151,6 @@ def fit_at2(
         samples: the number of ablations of each prompt, one forward each.
         keep: the probability that a token stays.
         steps: of the optimiser.
-        batch: the number of prompts in each step.
         seed: of the ablations and of the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
@@ -185,7 +170,7 @@ def fit_at2(
     if adapter is None or len(measured) < 2:
         raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
     features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
-    fit, start = partial(minimised, steps=steps, batch=batch, seed=seed), equal_weights(adapter)
+    fit, start = partial(minimised, steps=steps, seed=seed), equal_weights(adapter)
     held = torch.arange(len(features)) % FOLDS == min(FOLDS, len(features)) - 1
     weights, apart = fit(features, log_odds, start), fit(features[~held], log_odds[~held], start)
     facts = {
@@ -235,7 +220,6 @@ def minimised(
     log_odds: Float[Tensor, "prompt ablation"],
     start: Float[Tensor, "layer head"],
     steps: int,
-    batch: int,
     seed: int,
 ) -> Float[Tensor, "layer head"]:
     """Minimise by Adam, with a rate that falls to 0 along a cosine; return weights whose absolute values sum to 1."""
@@ -243,7 +227,7 @@ def minimised(
     optimiser = torch.optim.Adam([weights], RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
-        drawn = torch.randperm(len(features), generator=generator)[:batch]
+        drawn = torch.randperm(len(features), generator=generator)[:BATCH]
         optimiser.zero_grad()
         (-correlation(weights, features[drawn], log_odds[drawn]).mean()).backward()
         torch.nn.utils.clip_grad_norm_([weights], CLIP)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from einops import einsum, rearrange, repeat
@@ -11,11 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, Scores, WithBatch, WithLayer, full_ids, pattern_runs, streams, value_runs
 from heta_lens.model.hooks import Hook, head_outputs, values_name
 from heta_lens.prediction.prediction import Prediction
+
+FLOOR = 1e-5  # of a change that value zeroing counts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,37 +49,27 @@ class AttentionRollout(AttentionMethod):
 
     ``a`` is the last row of ``Â_L ⋯ Â_1``, ``Â_l = A_l + I`` with rows normalised to sum to 1: ≥ 0, no direction.
 
-    A_l fuses the heads of layer l. The scores are the same for every target.
+    A_l is the mean over the heads of layer l. The scores are the same for every target.
 
     - ``residual``: add the ``I``, which keeps a part of each position where it is; without it, the plain product of
       the ``A_l``, whose rows are not normalised (weight in an attention sink is lost)
-    - ``head_fusion``: the way to fuse heads: ``mean``, ``max`` or ``min``
-    - ``start_layer``: leave out the layers below this one
     """
 
     residual: bool = True
-    head_fusion: Literal["mean", "max", "min"] = "mean"
-    start_layer: Annotated[int, AtLeast(0, whole=True)] = 0
 
     name: ClassVar = "attention_rollout"
     paper: ClassVar[str] = "Abnar & Zuidema, Quantifying attention flow in transformers, ACL 2020, arXiv:2005.00928"
     cost: ClassVar = "nothing, with attention in the cache; else 2 F"
 
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        prediction.adapter.check_layer("start_layer", self.start_layer)
-
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers - self.start_layer))
+        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers))
 
     def explain(self, prediction: Prediction) -> Scores:
         return Scores(last_row(self._maps(prediction)))
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
-        patterns = prediction.patterns
-        fuse = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}[self.head_fusion]
-        for layer in reversed(range(self.start_layer, prediction.adapter.layers)):
-            fused = fuse(patterns[layer], 0)
+        for pattern in reversed(prediction.patterns):
+            fused = pattern.mean(0)
             if self.residual:
                 fused = fused + torch.eye(len(fused)).to(fused)
                 fused = fused / fused.sum(-1, keepdim=True)
@@ -108,68 +99,50 @@ class AttentionNorm(AttentionMethod, WithLayer):
 
     Values include their bias; the output's bias is left out. A norm that follows attention in the model is not applied.
 
-    - ``heads``: ``summed``, the norm of the sum over heads, or ``apart``, the sum of the heads' norms
-    - ``reduce``: ``layer``, one of them; ``mean``, over all of them; or ``rollout``: the last row of the product of all
-      layers' maps, with rows normalised to sum to 1 and half of each kept at its own position
-    - ``layer``: the layer to read, counted from 0; None is the last
-    - ``residual``: count the residual stream as one more head that attends to its own position (Kobayashi 2021, without
-      the norm that follows there); a ``rollout`` then keeps no further half
+    - ``reduce``: ``layer``, one of them; or ``rollout``: the last row of the product of all layers' maps, with rows
+      normalised to sum to 1 and half of each kept at its own position
     """
 
-    heads: Literal["summed", "apart"] = "summed"
-    reduce: Literal["layer", "mean", "rollout"] = "layer"
-    residual: bool = False
+    reduce: Literal["layer", "rollout"] = "layer"
 
     name: ClassVar = "attention_norm"
     paper: ClassVar[str] = (
         "Kobayashi et al., Attention is not only a weight: analyzing transformers with vector norms, EMNLP 2020, "
         "arXiv:2004.10102"
     )
-    cost: ClassVar = "nothing, with attention in the cache; else 3 F; L F more with the residual"
+    cost: ClassVar = "nothing, with attention in the cache; else 3 F"
     adapted: ClassVar = "the authors map whole layers; here a token's score is what the last position takes from it"
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        return {} if self.reduce == "layer" else {"layer": f"reduce={self.reduce!r} (which takes every layer)"}
+        return {} if self.reduce == "layer" else {"layer": "reduce='rollout' (which takes every layer)"}
 
     def work(self, prediction: Prediction) -> Work:
         layers = 1 if self.reduce == "layer" else prediction.adapter.layers
-        read = pattern_runs(prediction, layers) + value_runs(prediction)
-        return Work(forwards=read + (layers if self.residual else 0))
+        return Work(forwards=pattern_runs(prediction, layers) + value_runs(prediction))
 
     def explain(self, prediction: Prediction) -> Scores:
-        if self.reduce == "rollout":
-            return Scores(last_row(self._maps(prediction)))
-        every = range(prediction.adapter.layers)
-        layers = every if self.reduce == "mean" else [every[-1 if self.layer is None else self.layer]]
-        return Scores(torch.cat([*self._norms(prediction, layers, [len(prediction) - 1])]).mean(0))
+        n = len(prediction)
+        if self.reduce == "layer":
+            (norms,) = moved_norms(prediction, [-1 if self.layer is None else self.layer], [n - 1])
+            return Scores(norms[0])
+        own, layers = torch.eye(n).to(prediction.embeddings), reversed(range(prediction.adapter.layers))
+        return Scores(last_row((shares(norms, own) + own) / 2 for norms in moved_norms(prediction, layers, range(n))))
 
-    def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
-        """Yield the maps of the layers, query by key, from the last layer down."""
-        own, layers = torch.eye(len(prediction)).to(prediction.embeddings), reversed(range(prediction.adapter.layers))
-        for norms in self._norms(prediction, layers, range(len(prediction))):
-            moved = shares(norms, own)
-            yield moved if self.residual else (moved + own) / 2
 
-    def _norms(
-        self, prediction: Prediction, layers: Iterable[int], queries: Sequence[int]
-    ) -> Iterator[Float[Tensor, "query key"]]:
-        """Yield each layer's norms, computed for a few queries at a time, since each has a vector for every key."""
-        patterns, values = prediction.patterns, prediction.values
-        for layer in layers:
-            pattern = patterns[layer]
-            wrote = head_outputs(values[layer], prediction.output_weights[layer])
-            if self.residual:  # one more head, which attends to its own position and copies the stream
-                pattern = torch.cat([pattern, torch.eye(len(prediction)).to(pattern)[None]])
-                wrote = torch.cat([wrote, prediction.states(layer)[None]])
-            rows = rearrange(pattern[:, list(queries)], "head query key -> query head key")
+def moved_norms(
+    prediction: Prediction, layers: Iterable[int], queries: Sequence[int]
+) -> Iterator[Float[Tensor, "query key"]]:
+    """Yield the norms in each layer, computed for a few queries at a time, since each has a vector for every key."""
+    patterns, values = prediction.patterns, prediction.values
+    for layer in layers:
+        wrote = head_outputs(values[layer], prediction.output_weights[layer])
+        rows = rearrange(patterns[layer][:, list(queries)], "head query key -> query head key")
 
-            def norms(rows: Float[Tensor, "query head key"], wrote: Tensor = wrote) -> Float[Tensor, "query key"]:
-                if self.heads == "summed":
-                    return einsum(rows, wrote, "query head key, head key d -> query key d").norm(dim=-1)
-                return einsum(rows, wrote.norm(dim=-1), "query head key, head key -> query key")
+        def norms(rows: Float[Tensor, "query head key"], wrote: Tensor = wrote) -> Float[Tensor, "query key"]:
+            return einsum(rows, wrote, "query head key, head key d -> query key d").norm(dim=-1)
 
-            yield prediction.prompt.batches("auto", len(prediction)).map(norms, rows, len(prediction))
+        yield prediction.prompt.batches("auto", len(prediction)).map(norms, rows, len(prediction))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,15 +152,9 @@ class ValueZeroing(AttentionMethod, WithBatch):
     ``a`` is the last row of ``S_L ⋯ S_1``: ≥ 0, no direction, the same for every target.
 
     ``S_l[i, j] = 1 - cos(clean, zeroed)`` of the state that leaves layer l at i, where ``zeroed`` is computed from
-    clean states and patterns with the values of j set to 0 in all heads. Rows are normalised to sum to 1; a row of
-    zeros keeps all weight at its own position.
-
-    - ``reduce``: ``rollout``, the product; ``last``, the last layer's row; or ``mean``, over the layers' rows
-    - ``floor``: smaller changes count as 0
+    clean states and patterns with the values of j set to 0 in all heads. Changes below 1e-5 count as 0. Rows are
+    normalised to sum to 1; a row of zeros keeps all weight at its own position.
     """
-
-    reduce: Literal["rollout", "last", "mean"] = "rollout"
-    floor: Annotated[float | int, AtLeast(0, below=2.0)] = 1e-5
 
     name: ClassVar = "value_zeroing"
     paper: ClassVar[str] = "Mohebbi et al., Quantifying context mixing in transformers, EACL 2023, arXiv:2301.12971"
@@ -200,11 +167,10 @@ class ValueZeroing(AttentionMethod, WithBatch):
     def explain(self, prediction: Prediction) -> Scores:
         n, device = len(prediction), prediction.embeddings.device
         clean = streams(prediction, full_ids(prediction)[None], range(1, prediction.adapter.layers + 1))
-        first = 0 if self.reduce == "rollout" else n - 1
 
         @torch.no_grad()
         def changes(sources: Int[Tensor, "source"]) -> Float[Tensor, "source l query"]:
-            """Compute ``1 - cos`` of queries from the first on, in one run that gives layers clean states."""
+            """Compute ``1 - cos`` of every query, in one run that gives layers clean states."""
             turned = dict[int, Tensor]()
 
             def without_values(live: Tensor) -> Tensor:
@@ -213,7 +179,7 @@ class ValueZeroing(AttentionMethod, WithBatch):
                 return zeroed
 
             def compare(layer: int, live: Tensor) -> Tensor:
-                was, now = clean[layer][:, first:n], live[:, first:n].to(clean[layer])
+                was, now = clean[layer][:, :n], live[:, :n].to(clean[layer])
                 away = normalize(now, dim=-1) - normalize(was, dim=-1)  # precise also where the states hardly differ
                 turned[layer] = away.square().sum(-1) / 2
                 return clean[layer].to(live).expand_as(live)
@@ -225,9 +191,6 @@ class ValueZeroing(AttentionMethod, WithBatch):
             return torch.stack([turned[layer] for layer in clean], 1)
 
         changed = prediction.prompt.batches(self.batch, n).map(changes, torch.arange(n, device=device), n)
-        own = torch.eye(n).to(changed)[first:]
-        by_layer = rearrange(changed, "source l query -> l query source").tril(first)
-        maps = [shares(torch.where(change < self.floor, 0, change), own) for change in by_layer]
-        if self.reduce == "rollout":
-            return Scores(last_row(reversed(maps)))
-        return Scores(torch.cat(maps if self.reduce == "mean" else maps[-1:]).mean(0))
+        own = torch.eye(n).to(changed)
+        by_layer = rearrange(changed, "source l query -> l query source").tril()
+        return Scores(last_row(shares(torch.where(change < FLOOR, 0, change), own) for change in by_layer.flip(0)))

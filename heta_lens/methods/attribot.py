@@ -1,5 +1,6 @@
 """Leaving out a sentence at a time: ARC-JSD (Li 2025), and AttriBoT (Liu 2025) with a cheaper first pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -24,11 +25,7 @@ from heta_lens.prediction.target import log_softmax
 class ArcJsd(WithSources):
     """ARC-JSD (Li 2025): how far leaving out a sentence moves the whole prediction, as a Jensen–Shannon divergence.
 
-    ``a_s = JSD(P, P without source s)``, in nats: from 0, where nothing changes, to at most log 2.
-
-    Special tokens, a chat's template and the query are not sources: they always stay, and get 0. ``diagnostics`` hold
-    the ``sources``, their ``source_positions`` and ``source_scores``.
-    """
+    ``a_s = JSD(P, P without source s)``, in nats: from 0, where nothing changes, to at most log 2."""
 
     name: ClassVar = "arc_jsd"
     paper: ClassVar[str] = (
@@ -44,7 +41,7 @@ class ArcJsd(WithSources):
     )
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=len(self.sources(prediction)[1]))
+        return Work(forwards=len(self.sources(prediction)))
 
     def values(self, prediction: Prediction, sources: Members) -> Values:
         clean = prediction.log_probs.double()
@@ -67,9 +64,8 @@ class AttriBot(WithSources):
     ``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
 
     With ``prune_to``, only so many sources (or paragraphs) are kept and measured, in a context that has no others, and
-    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. Special tokens, a chat's
-    template and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
-    ``source_positions`` and ``source_scores``, and which were ``measured``.
+    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. ``diagnostics`` tell which
+    were ``measured``.
 
     - ``prune_to``: how many paragraphs, or with a proxy how many sources, are kept after a first pass; None keeps all
     - ``paragraph``: how many sources in a row are a paragraph; None ends paragraphs at line ends
@@ -95,13 +91,10 @@ class AttriBot(WithSources):
     )
 
     @property
-    def without_effect(self) -> dict[str, str]:
-        unused = {**super().without_effect}
-        if self.prune_to is None:
-            unused["paragraph"] = "prune_to=None (which prunes nothing)"
-        elif self.proxy is not None:
-            unused["paragraph"] = "a proxy (which prunes sources)"
-        return unused
+    def without_effect(self) -> Mapping[str, str]:
+        if self.prune_to is not None and self.proxy is None:
+            return super().without_effect
+        return {**super().without_effect, "paragraph": "prune_to=None, or with a proxy (which prunes sources)"}
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -115,7 +108,7 @@ class AttriBot(WithSources):
             super().check(predicted_by(self.proxy, prediction))
 
     def work(self, prediction: Prediction) -> Work:
-        sources = self.sources(prediction)[1]
+        sources = self.sources(prediction)
         if self.prune_to is None or not len(sources):
             return Work(forwards=len(sources))
         first = self._first(prediction, sources)

@@ -4,19 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
-from time import perf_counter
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, settings
-from heta_lens._util.python import versions, warn
+from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, is_whole, settings
+from heta_lens._util.python import versions
 from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
@@ -32,22 +30,10 @@ from heta_lens.prediction.target import Scale, check_scale, joint_logit
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
-MANY, TRIED = 1000, 8  # forwards from which on their time is estimated, and copies that are run for the estimate
-LONG = 60.0  # seconds that are worth a warning
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
-WAY_OUT = (
-    "name a single token, or choose a method that reads the target, such as 'fast' or 'leave_one_out' with "
-    "effect='log_prob'"
-)
-REFUSED: dict[Kind, str] = {
-    "token": "does not explain a single token, as {0!r}: it takes {1}",
-    "contrast": "explains one token, and cannot contrast it with another",
-    "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
-    "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
-    "such as 'fast' or 'leave_one_out' with effect='log_prob'",
-}
+WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out' with effect='log_prob'"
 
 
 class NotApplicable(ValueError):
@@ -131,11 +117,10 @@ class Method(Options, ABC):
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions with shared runs; `Heta` overrides the whole of `each` instead."""
-        longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
+        longest, shared, work = predictions[-1], len(predictions), self.work(predictions[-1])
+        work = replace(work, backwards=work.backwards * shared)
         if work.backwards or work.hvps:
             check_gradients(longest)
-        if work.worth >= MANY:
-            warn_of_long_work(self, longest, work)
         with longest.running(), working(vars(work), self.progress) as progress:
             results = self.explain_together(predictions)
         cost = progress.cost()
@@ -186,11 +171,6 @@ class Method(Options, ABC):
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
-    def work_together(self, predictions: Sequence[Prediction]) -> Work:
-        """Return the work of predictions that share their forwards."""
-        work = self.work(predictions[-1])
-        return replace(work, backwards=work.backwards * len(predictions))
-
     @abstractmethod
     def explain(self, prediction: Prediction) -> Scores:
         """Compute the scores."""
@@ -234,34 +214,13 @@ def with_inherited_options(method: type[Method]) -> str:
     return ("\n" if documented else "\n\n").join([text, "\n".join(lines)]) if lines else text
 
 
-def warn_of_long_work(method: Method, prediction: Prediction, work: Work) -> None:
-    """Estimate the time of much work from a few forwards, and warn if it is long; a backward takes about two."""
-    copies = min(TRIED, prediction.prompt.batches("auto", len(prediction)).of(len(prediction)))
-    states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
-    with prediction.running(), torch.no_grad():
-        begun = perf_counter()
-        float(prediction.rerun().log_probs(states)[0, 0])  # waits for an accelerator
-        seconds = work.worth / copies * (perf_counter() - begun)
-    if seconds > LONG:
-        counts = " and ".join(f"{count:,} {kind}" for kind, count in vars(work).items() if count)
-        lower = f"lower {' or '.join(method.scaled_by)}, or " if method.scaled_by else ""
-        warn(
-            f"method={method.name!r} takes up to {counts} here, about {seconds / 60:,.0f} min: {lower}choose a cheaper "
-            "method (heta_lens.estimate compares costs)"
-        )
-
-
 # ------------------------------------------------------------------------------------------------------------- refusals
 def refusal(method: Method, kind: Kind, target: Any) -> NotApplicable:
     """Return the error for a kind of target that the method does not explain; ``target`` is the target as written."""
-    if kind == "token" or not method.ignores_target:
-        takes = " or ".join(sorted(method.takes))
-        return NotApplicable(f"method={method.name!r} {REFUSED[kind].format(target, takes)}")
     given = "".join(f", {name}={value!r}" for name, value in chosen(method, without=UNTITLED).items())
-    return NotApplicable(
-        f"method={method.name!r}{given} gives every target the same scores, which cannot explain the {kind} {target}: "
-        f"{WAY_OUT}"
-    )
+    takes = f" explains one {' or '.join(sorted(method.takes))}"
+    does = f"{given} gives every target the same scores" if method.ignores_target else takes
+    return NotApplicable(f"method={method.name!r}{does}, and cannot explain the {kind} {target}: {WAY_OUT}")
 
 
 def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_out: str) -> None:
@@ -273,6 +232,13 @@ def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_
 def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
     if prediction.prompt.user_hooks:
         raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")
+
+
+def check_range(name: str, span: Any) -> None:
+    """Refuse values other than a pair (start, stop) of positions."""
+    pair = isinstance(span, list | tuple) and len(span) == 2 and all(map(is_whole, span))
+    if not (pair and 0 <= span[0] < span[1]):
+        raise ValueError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
 
 
 # -------------------------------------------------------------------------------------------------------------- results
@@ -287,8 +253,6 @@ def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Te
             f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
             "return one number per token"
         )
-    if values.is_complex():
-        raise TypeError(f"{method} returned complex scores: return one real number per token")
     values = values if values.is_floating_point() else values.to(prediction.embeddings)
     prediction.check_finite("the score", values)
     return values
@@ -311,7 +275,7 @@ def make_attribution(
         "checks": {name: dict(counts) for name, counts in checks.items()},
     }
     values = (result.scores, {**result.parts}, result.interactions, facts)
-    scores, parts, interactions, facts = tree_map_only(Tensor, Tensor.cpu, tree_map_only(Tensor, Tensor.detach, values))
+    scores, parts, interactions, facts = tree_map_only(Tensor, lambda each: each.detach().cpu(), values)
     return Attribution(
         ids=prediction.ids.cpu(),
         tokens=prediction.written,

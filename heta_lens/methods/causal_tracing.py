@@ -1,9 +1,9 @@
 """Causal tracing (Meng 2022): corrupt the context with noise, then restore one clean state of one token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,41 +29,25 @@ class CausalTracing(WithSeed, WithBatch):
     ``diagnostics["effects"]`` is the table of layers and tokens before the maximum, ``diagnostics["layers"]`` the
     layers of its rows.
 
-    - ``mode``: ``restore`` does that; ``noise_one`` is cheaper: ``a_i = g(clean) - g(noise on token i alone)``
     - ``samples``, ``noise``, ``seed``: the number of draws, the noise level in standard deviations of the context's
       embeddings, and the seed
     - ``layers``: after how many of the layers states are restored, in turn: evenly spaced from the first up
-    - ``reduce``: ``max`` or ``mean`` over these layers
     - ``scale``: what g is: the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
     """
 
-    mode: Literal["restore", "noise_one"] = "restore"
     samples: Annotated[int, COUNT] = 10
     noise: Annotated[float | int, AtLeast(0)] = 3.0
     layers: Annotated[int, AtLeast(1, whole=True)] = 5
-    reduce: Literal["max", "mean"] = "max"
     scale: Scale = "prob"
 
     name: ClassVar = "causal_tracing"
     paper: ClassVar = "Meng et al., Locating and editing factual associations in GPT, NeurIPS 2022, arXiv:2202.05262"
     family: ClassVar = "perturbation"
-    cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
+    cost: ClassVar = "samples · (layers · N + 2) F + F"
     scaled_by: ClassVar = ("samples", "layers")
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 
-    @property
-    def random(self) -> bool:
-        return self.noise > 0
-
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        if self.mode == "restore":
-            return {}
-        return dict.fromkeys(("layers", "reduce"), "mode='noise_one' (which puts no layer's state back)")
-
     def work(self, prediction: Prediction) -> Work:
-        if self.mode == "noise_one":
-            return Work(forwards=self.samples * len(prediction) + 1)
         layers = len(evenly(self.layers, prediction.adapter.layers))
         return Work(forwards=self.samples * (layers * len(prediction) + 2) + 1)
 
@@ -72,7 +56,7 @@ class CausalTracing(WithSeed, WithBatch):
         g = partial(likelihood, prediction, scale=self.scale)
 
         def restored(
-            states: Float[Tensor, "pos d"], others: Float[Tensor, "pos d"], layer: int | None = None
+            states: Float[Tensor, "pos d"], others: Float[Tensor, "pos d"], layer: int
         ) -> Float[Tensor, "pos"]:
             """Compute g with the state of a single position replaced, for every position."""
 
@@ -81,21 +65,16 @@ class CausalTracing(WithSeed, WithBatch):
 
             return batches.map(run, torch.arange(len(states), device=states.device), len(states))
 
-        clean, subject = prediction.embeddings, all_but_bos(prediction)
-        corrupted = (with_noise(prediction, subject, self.noise, self.seed, sample) for sample in range(self.samples))
-        if self.mode == "noise_one":
-            whole = g(clean[None])
-            return Scores(whole - sum(restored(clean, noisy) / self.samples for noisy in corrupted))
-        layers = evenly(self.layers, prediction.adapter.layers)
+        subject, layers = all_but_bos(prediction), evenly(self.layers, prediction.adapter.layers)
         after = [layer + 1 for layer in layers]
-        states = entering(prediction, clean, after)
-        effects = clean.new_zeros(len(layers), len(prediction))
-        for embeddings in corrupted:
+        states = entering(prediction, prediction.embeddings, after)
+        effects = prediction.embeddings.new_zeros(len(layers), len(prediction))
+        for sample in range(self.samples):
+            embeddings = with_noise(prediction, subject, self.noise, self.seed, sample)
             noisy = entering(prediction, embeddings, after)
             values = torch.stack([restored(noisy[layer], states[layer], layer) for layer in after])
             effects += (values - g(embeddings[None])) / self.samples
-        scores = effects.amax(0) if self.reduce == "max" else effects.mean(0)
-        return Scores(scores, {"effects": effects, "layers": layers})
+        return Scores(effects.amax(0), {"effects": effects, "layers": layers})
 
 
 def evenly(count: int, layers: int) -> list[int]:

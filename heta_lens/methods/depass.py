@@ -1,18 +1,18 @@
 """DePass (Hong 2025): hidden states split into one part per token, and the parts passed through the model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from einops import einsum, rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores, full_ids, pattern_runs, refuse_hooks
+from heta_lens.methods.base import Method, Scores, pattern_runs, refuse_hooks
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
@@ -21,10 +21,8 @@ from heta_lens.prediction.cache import live
 from heta_lens.prediction.prediction import Prediction
 
 Parts: TypeAlias = Float[Tensor, "part pos d"]
-Share: TypeAlias = Literal["softmax", "max", "relu", "linear", "taylor"]
 
 SCALE = ".hook_scale"
-TINY = 1e-10  # in place of a divisor that is 0
 CLOSE = 1e-2  # of a stream that parts do not add up to, at most
 
 
@@ -35,17 +33,14 @@ class DePass(Method):
     ``a_k`` is what part k adds to the target's logit (of a contrast, to the difference): above 0 speaks for it.
 
     Every hidden state is a sum of parts, one of each token. Attention patterns and the scales of norms are constants,
-    so that parts pass through both apart; what a neuron writes is shared out among parts by what each adds to its
-    input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``: with the scores, it adds up to the
-    logit. For a set or a function, logits count by the derivative of what is read.
+    so that parts pass through both apart; what a neuron writes is shared out among parts by a softmax of what each adds
+    to its input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``: with the scores, it adds up
+    to the logit. For a set or a function, logits count by the derivative of what is read.
 
-    - ``share``: of a neuron: ``softmax`` of what parts add; all of it to the ``max``; in proportion to what they add,
-      ``taylor``, to how far that is above the least of them, ``linear``, or above 0, ``relu``
     - ``temperature``: of that softmax
     - ``ignore_first``: give the first token, often an attention sink, no share of neurons at other positions
     """
 
-    share: Share = "softmax"
     temperature: Annotated[float | int, AtLeast(1e-6)] = 0.1
     ignore_first: bool = True
 
@@ -57,17 +52,9 @@ class DePass(Method):
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, and one as wide as there are tokens"
     adapted: ClassVar = (
-        "biases and positions are one more part, which also gets what relu gives to no token; the authors' code drops "
-        "both; linear takes the least of the parts that add something, where their code overflows; norms that take a "
-        "mean away, and MLPs without a gate"
+        "biases and positions are one more part, which the authors' code drops; norms that take a mean away, and MLPs "
+        "without a gate"
     )
-
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        unused = {} if self.share == "softmax" else {"temperature": f"share={self.share!r} (which has none)"}
-        if self.share == "taylor":
-            unused["ignore_first"] = "share='taylor' (which is shared by all tokens)"
-        return unused
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -123,42 +110,13 @@ class DePass(Method):
     def _shares(self, added: Float[Tensor, "part neuron"], position: int) -> Float[Tensor, "part neuron"]:
         """Return the shares of parts in every neuron's output at a position; parts that add nothing get 0."""
         counts = added != 0
-        if self.ignore_first and self.share != "taylor":
+        if self.ignore_first:
             if not position:
                 return torch.zeros_like(added).index_fill(0, added.new_zeros(1, dtype=torch.long), 1)
             counts[0] = False
-        if self.share == "softmax":
-            weights = (added / self.temperature).masked_fill(~counts, -torch.inf).softmax(0).nan_to_num()
-        else:
-            weights = SHARES[self.share](added, counts)
+        weights = (added / self.temperature).masked_fill(~counts, -torch.inf).softmax(0).nan_to_num()
         weights[-1] += weights.sum(0) == 0  # what no token gets
         return weights
-
-
-def max_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
-    most = added.masked_fill(~counts, -torch.inf).argmax(0, keepdim=True)
-    return torch.zeros_like(added).scatter(0, most, 1) * counts
-
-
-def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
-    """Share in proportion to the distance of a part from the least part; shares are equal if all parts are."""
-    least = added.masked_fill(~counts, torch.inf).amin(0)
-    above = (added - least).where(counts, 0)
-    return taylor_shares(above.where(above.any(0), counts.to(added)), counts)
-
-
-def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
-    kept = added * counts
-    whole = kept.sum(0)
-    return kept / whole.where(whole != 0, TINY)
-
-
-SHARES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "max": max_shares,
-    "linear": linear_shares,
-    "relu": lambda added, counts: taylor_shares(added.clamp(min=0), counts),
-    "taylor": taylor_shares,
-}
 
 
 class Clean(NamedTuple):
@@ -175,9 +133,8 @@ class Clean(NamedTuple):
         names = [stream_name(layer, len(layers)) for layer in range(len(layers) + 1)]
         names += [name for name in scales if name in adapter.points]
         names += [mlp.after for layer in layers if (mlp := neurons(adapter, layer))]
-        noted = live(adapter, full_ids(prediction), names, hooked=bool(prediction.prompt.user_hooks))
-        found = [states[: len(prediction)].to(prediction.embeddings) for states in noted]
-        return cls(prediction, prediction.patterns, dict(zip(names, found, strict=True)))
+        noted = zip(names, live(adapter, prediction.ids, names, hooked=False), strict=True)
+        return cls(prediction, prediction.patterns, {name: states.to(prediction.embeddings) for name, states in noted})
 
 
 def with_bias(parts: Float[Tensor, "part *of"], bias: Tensor | None) -> Float[Tensor, "part *of"]:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.numerics import Divergence, kl
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
@@ -26,17 +25,15 @@ class Gilot(WithMask, WithBatch):
 
     ``a_i = D(P, P with token i masked)``: ≥ 0, no direction, and the same for every target.
 
+    D is the cost of transport, where the distance of two tokens is 1 minus the cosine of their embeddings.
     P is the distribution of the ``length``-th token from here: a beam search writes the ``length - 1`` tokens before
     it, and the distribution after each beam is weighted by that beam's probability.
 
-    - ``distance``: ``ot``, optimal transport, where the distance of two tokens is 1 minus the cosine of their
-      embeddings; ``kl``, the divergence KL(P ‖ P masked); or ``l2``
     - ``nucleus``, ``support``: transport is computed between the likeliest tokens of both: those that have this much of
       the probability, and at most so many of each
     - ``length``, ``beams``: how far to look ahead, and along how many continuations
     """
 
-    distance: Literal["ot", "kl", "l2"] = "ot"
     nucleus: Annotated[float | int, AtLeast(1e-9, most=1)] = 0.9999
     support: Annotated[int, AtLeast(1, whole=True)] = 1000
     length: Annotated[int, COUNT] = 1
@@ -52,10 +49,7 @@ class Gilot(WithMask, WithBatch):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        unused = {"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}
-        if self.distance != "ot":
-            unused |= dict.fromkeys(("nucleus", "support"), f"distance={self.distance!r} (which compares all tokens)")
-        return unused
+        return {"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -70,9 +64,7 @@ class Gilot(WithMask, WithBatch):
 
     def explain(self, prediction: Prediction) -> Scores:
         vector = prediction.mask_vector(self.mask)
-        distance: Divergence = kl if self.distance == "kl" else euclidean
-        if self.distance == "ot":
-            distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
+        distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
         batches = prediction.prompt.batches(self.batch, len(prediction))
         if self.length == 1:
 
@@ -97,10 +89,6 @@ def later(beams: Beams) -> Float[Tensor, "vocab"]:
     return (weights + beams.following).logsumexp(0)
 
 
-def euclidean(log_p: Float[Tensor, "vocab"], log_q: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
-    return (log_p.exp() - log_q.exp()).norm()
-
-
 def transport(
     table: Float[Tensor, "vocab d"],
     nucleus: float | int,
@@ -113,15 +101,8 @@ def transport(
     p, q = (log_probs.cpu().double()[union].softmax(0) for log_probs in (log_p, log_q))
     vectors = torch.nn.functional.normalize(table[union.to(table.device)].cpu().double(), dim=-1)
     costs = (1 - vectors @ vectors.T).clamp(min=0).fill_diagonal_(0)
-    return exact_transport(p, q, costs).to(log_p)
-
-
-def exact_transport(
-    p: Float[Tensor, "from"], q: Float[Tensor, "to"], costs: Float[Tensor, "from to"]
-) -> Float[Tensor, ""]:
-    """Return the minimum of ``Σ T_uv C_uv`` over plans T from p to q."""
     ot = extra("ot", "optimal transport")
-    return torch.tensor(ot.emd2(p.numpy(), q.numpy(), costs.numpy(), numItermax=10_000_000), dtype=torch.float64)
+    return log_p.new_tensor(ot.emd2(p.numpy(), q.numpy(), costs.numpy(), numItermax=10_000_000))
 
 
 def likeliest(log_probs: Float[Tensor, "vocab"], nucleus: float | int, support: int) -> Bool[Tensor, "vocab"]:

@@ -47,12 +47,7 @@ class InputXGradient(LikelihoodGradient):
 class GradientNorm(LikelihoodGradient):
     """Gradient norm: the change of the target's likelihood with every token's embedding.
 
-    ``a_i = ‖∂g/∂E_i‖``: ≥ 0, no direction.
-
-    - ``order``: of the norm, 2 or 1
-    """
-
-    order: Literal[2, 1] = 2
+    ``a_i = ‖∂g/∂E_i‖``: ≥ 0, no direction."""
 
     name: ClassVar = "gradient_norm"
     paper: ClassVar[str] = (
@@ -63,7 +58,7 @@ class GradientNorm(LikelihoodGradient):
     signed: ClassVar = False
 
     def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
-        return Scores(gradient.norm(p=self.order, dim=-1))
+        return Scores(gradient.norm(dim=-1))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,10 +71,7 @@ class GradCam(WithScale, WithLayer):
 
     - ``layer``: the block to read, counted from 0; None is the middle one, ``L // 2``. The last block's output affects
       the prediction through the last token only
-    - ``elementwise``: use each token's own gradient instead of the mean (HiResCAM)
     """
-
-    elementwise: bool = False
 
     name: ClassVar = "grad_cam"
     paper: ClassVar[str] = (
@@ -99,8 +91,7 @@ class GradCam(WithScale, WithLayer):
         layer = prediction.adapter.layers // 2 if self.layer is None else self.layer
         states = prediction.states(layer + 1)
         gradient = values_and_gradients(prediction, states[None], self.scale, layer=layer + 1)[1][0]
-        weights = gradient if self.elementwise else gradient.mean(0).expand_as(states)
-        return Scores(einsum(states, weights, "pos d, pos d -> pos").relu(), {"layer": layer})
+        return Scores(einsum(states, gradient.mean(0), "pos d, d -> pos").relu(), {"layer": layer})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

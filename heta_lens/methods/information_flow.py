@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import index
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -15,23 +14,12 @@ from heta_lens._util.options import AtLeast
 from heta_lens._util.python import Lazy
 from heta_lens._util.work import Work
 from heta_lens.methods.attention import AttentionMethod, shares
-from heta_lens.methods.base import Scores, full_ids, pattern_runs, value_runs
+from heta_lens.methods.base import Scores, check_range, full_ids, pattern_runs, value_runs
 from heta_lens.model.hooks import added_names, after_attention_name, head_outputs, stream_name
 from heta_lens.prediction.cache import live
 from heta_lens.prediction.prediction import Prediction
 
 TINY = 1e-12  # added to divisors, or in place of smaller ones
-
-
-def check_range(name: str, span: Any) -> None:
-    """Refuse values other than None or a pair of whole numbers, the first below the second."""
-    if span is None:
-        return
-    if not (isinstance(span, list | tuple) and len(span) == 2):
-        raise TypeError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
-    if not 0 <= index(span[0]) < index(span[1]):
-        raise ValueError(f"{name}={span!r} must have 0 <= start < stop")
-
 
 Range: TypeAlias = Annotated[tuple[int, int] | None, check_range]
 
@@ -196,10 +184,7 @@ class FlashTrace(InformationFlow):
         return Scores(scores, facts)
 
     def _supplied(self, layers: Sequence[Layer], sinks: Float[Tensor, "pos"]) -> tuple[Float[Tensor, "pos"], float]:
-        """Sum over layers the tokens' and the residual's shares of the weighted sum of the sinks.
-
-        Together they are one per layer.
-        """
+        """Sum over layers the tokens' and the residual's shares of the weighted sum of the sinks, one per layer."""
         scores, residual = torch.zeros_like(sinks), 0.0
         for layer in layers:
             before, after = (sinks[None] @ states for states in (layer.before, layer.after))

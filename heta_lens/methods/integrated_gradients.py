@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from einops import einsum, rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -26,12 +26,8 @@ from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 
 TARGETS = 16  # that share the points of a path
-FEW = 8  # steps, below which more steps are the first thing to try
 AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
 AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of the token
-
-Quadrature: TypeAlias = Literal["gauss_legendre", "left", "right", "middle", "trapezoid"]
-Strategy: TypeAlias = Literal["greedy", "maxcount"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,12 +36,11 @@ class PathIntegral(WithBos, WithScale, WithBatch):
     - ``mask``: the embedding where a path begins: ``zero``, ``mean`` (of the context), ``vocab_mean``, ``pad``,
       ``space``, a token id or a vector; None takes ``zero``, or ``space`` (without one, ``mean``) where a norm is the
       first to read the embeddings (Llama, Gemma, GPT-J): next to zero it makes any integral useless
-    - ``steps``, ``rule``: the number of points on the path, and the quadrature rule; its weights sum to 1
+    - ``steps``: the number of points on the path, by the Gauss–Legendre rule
     """
 
     mask: Annotated[Mask | None, check_mask] = None
     steps: Annotated[int, COUNT] = 50
-    rule: Quadrature = "gauss_legendre"
 
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
@@ -66,12 +61,7 @@ class PathIntegral(WithBos, WithScale, WithBatch):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        begin = prediction.mask_vector(self.mask_for(prediction))
-        if self.rule in ("left", "trapezoid") and not begin.any() and ignores_size(prediction.adapter):
-            raise ValueError(
-                f"rule={self.rule!r} takes the slope where the path begins, and this model, whose first norm divides "
-                "by the embeddings' size, has none at zero: give mask='space', or rule='gauss_legendre'"
-            )
+        prediction.mask_vector(self.mask_for(prediction))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,8 +71,7 @@ class IntegratedGradients(PathIntegral):
     ``a_i = Σ_c (E - E')_ic ∫ ∂g/∂E_ic(E' + α(E - E')) dα``: above 0 speaks for the target.
 
     The path begins at E', where every token is masked. All tokens move together, so the scores add up to
-    ``g(E) - g(E')``; ``diagnostics["completeness_gap"]`` is the error of that, and ``"completeness_cause"`` what to
-    change where it is large: ``steps``, or the ``mask``.
+    ``g(E) - g(E')``; ``diagnostics["completeness_gap"]`` is the error of that.
     """
 
     name: ClassVar = "integrated_gradients"
@@ -105,49 +94,27 @@ class IntegratedGradients(PathIntegral):
         longest = predictions[-1]
         start = path_start(longest, self.mask_for(longest), self.keep_bos)
         change = longest.embeddings - start
-        nodes, weights = quadrature(self.rule, self.steps)
+        nodes, weights = quadrature(self.steps)
 
-        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step target pos_and_value"]:
+        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step target pos"]:
             path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
-            values, slopes = values_and_gradients_of_each(predictions, path, self.scale)
-            along_path = einsum(slopes, change, "step target pos d, pos d -> step target pos")
-            return torch.cat([along_path, values[..., None]], 2)
+            _, slopes = values_and_gradients_of_each(predictions, path, self.scale)
+            return einsum(slopes, change, "step target pos d, pos d -> step target pos")
 
         batches = longest.prompt.batches(self.batch, len(longest), products=True)
-        found = batches.map(along, nodes, len(longest))
+        slopes = batches.map(along, nodes, len(longest))
+        every = einsum(weights.to(slopes), slopes, "step, step target pos -> target pos")
         begun = longest.rerun(read=[len(prediction) - 1 for prediction in predictions]).logits(start[None])[0]
         results = []
-        for prediction, measured, logits in zip(predictions, found.unbind(1), begun, strict=True):
-            slopes, values = measured[:, : len(prediction)], measured[:, -1]
-            scores = weights.to(slopes) @ slopes
-            ends = torch.stack([prediction.read(logits, self.scale), prediction.read(prediction.logits, self.scale)])
-            cause = completeness_cause(nodes, values, slopes.sum(1), ends)
-            results.append(Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause}))
+        for prediction, scores, logits in zip(predictions, every, begun, strict=True):
+            first, last = (prediction.read(each, self.scale) for each in (logits, prediction.logits))
+            scores = scores[: len(prediction)]
+            results.append(Scores(scores, completeness(float(last - first), float(scores.sum()))))
         return results
 
 
 def completeness(due: float, reached: float) -> dict[str, float]:
     return {"completeness_gap": abs(due - reached), "completeness_due": due}
-
-
-def completeness_cause(
-    nodes: Float[Tensor, "step"], values: Float[Tensor, "step"], slopes: Float[Tensor, "step"], ends: Float[Tensor, "2"]
-) -> dict[str, str]:
-    """Return the option to change if the error is large: ``steps``, if more steps would resolve the path, or ``mask``.
-
-    Steps resolve a path if they predict g from each to the next at least twice as well as every other step does.
-    """
-    nodes, values, slopes = nodes.cpu(), values.detach().double().cpu(), slopes.detach().double().cpu()
-    places = torch.cat([torch.zeros(1), nodes, torch.ones(1)])
-    reached = torch.cat([ends[:1].cpu(), values, ends[1:].cpu()])
-    rises = torch.cat([slopes[:1], slopes, slopes[-1:]])
-
-    def missed(by: int) -> float:
-        """Sum the errors of predicting values from the preceding values by the slopes."""
-        mean_rises = (rises[::by][1:] + rises[::by][:-1]) / 2
-        return float((reached[::by].diff() - places[::by].diff() * mean_rises).abs().sum())
-
-    return {"completeness_cause": "mask" if len(nodes) >= FEW and missed(2) < 2 * missed(1) else "steps"}
 
 
 def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:
@@ -158,18 +125,10 @@ def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[T
     return start
 
 
-def quadrature(rule: Quadrature, steps: int) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
+def quadrature(steps: int) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
     """Return points on [0, 1], with weights that sum to 1."""
-    if rule == "gauss_legendre":
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
-        return torch.from_numpy((1 + nodes) / 2), torch.from_numpy(weights / 2)
-    if rule == "trapezoid":
-        ends = torch.ones(steps, dtype=torch.float64)
-        ends[[0, -1]] /= 2
-        return torch.linspace(0, 1, steps, dtype=torch.float64), ends / ends.sum()
-    first = {"left": 0.0, "middle": 0.5, "right": 1.0}[rule]
-    places = torch.arange(steps, dtype=torch.float64)
-    return (places + first) / steps, torch.full_like(places, 1 / steps)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    return torch.from_numpy((1 + nodes) / 2), torch.from_numpy(weights / 2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -180,7 +139,7 @@ class SequentialIntegratedGradients(PathIntegral):
 
     The path of a token begins at E', where it is masked. Each score is ``g(E) - g(E with E'_i at i)``, the effect of
     leaving the token out; ``diagnostics["completeness_gaps"]`` is the error per token, ``"completeness_gap"`` the
-    largest, and ``"completeness_cause"`` what to change where it is large: ``steps``, or the ``mask``.
+    largest.
     """
 
     name: ClassVar = "sequential_integrated_gradients"
@@ -195,23 +154,22 @@ class SequentialIntegratedGradients(PathIntegral):
         return Work(forwards=points + len(prediction) + 1, backwards=points)
 
     def explain(self, prediction: Prediction) -> Scores:
-        nodes, weights = quadrature(self.rule, self.steps)
+        nodes, weights = quadrature(self.steps)
         start, embeddings = path_start(prediction, self.mask_for(prediction), self.keep_bos), prediction.embeddings
         change = embeddings - start
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
         moving = change.any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(embeddings[:, 0]), torch.zeros_like(embeddings[:, 0])
         whole = likelihood(prediction, embeddings[None], self.scale)
-        paths = dict[int, tuple[Tensor, Tensor]]()  # of each token: g and its slopes
 
-        def slopes_at(points: Int[Tensor, "point 2"], first: int) -> Float[Tensor, "point 2"]:
-            """Return the slope of g along a token's path, and g, at single steps; runs begin at the first token."""
+        def slopes_at(points: Int[Tensor, "point 2"], first: int) -> Float[Tensor, "point"]:
+            """Return the slope of g along a token's path at single steps; runs begin at the first token."""
             places, steps = points.unbind(-1)
             moved = start[places] + einsum(nodes[steps].to(change), change[places], "point, point d -> point d")
             copies = masked_copies(embeddings[first:], places - first, moved)
-            values, slopes = values_and_gradients(prediction, copies, self.scale, start=first)
+            _, slopes = values_and_gradients(prediction, copies, self.scale, start=first)
             slopes = slopes[torch.arange(len(points)), places - first]
-            return torch.stack([einsum(slopes, change[places], "point d, point d -> point"), values], 1)
+            return einsum(slopes, change[places], "point d, point d -> point")
 
         def masked(places: Int[Tensor, "copy"], first: int) -> Float[Tensor, "copy"]:
             copies = masked_copies(embeddings[first:], places - first, start[places])
@@ -220,17 +178,12 @@ class SequentialIntegratedGradients(PathIntegral):
         for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
             points, length = torch.cartesian_prod(places, torch.arange(self.steps)), len(prediction) - first
-            found = batches.map(partial(slopes_at, first=first), points, length)
-            along, values = rearrange(found, "(pos step) both -> both pos step", pos=len(group))
-            paths |= {place: (values[row], along[row]) for row, place in enumerate(group)}
-            scores[group] = along @ weights.to(along)
+            slopes = batches.map(partial(slopes_at, first=first), points, length)
+            scores[group] = rearrange(slopes, "(pos step) -> pos step", pos=len(group)) @ weights.to(slopes)
             drops[group] = whole - batches.map(partial(masked, first=first), places, length)
         gaps = (drops - scores).abs()
         worst = int(gaps.argmax())
         facts = {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))}
-        if worst in paths:
-            ends = torch.cat([whole - drops[worst], whole])
-            facts |= completeness_cause(nodes, *paths[worst], ends)
         return Scores(scores, facts)
 
 
@@ -241,22 +194,17 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
     ``a_i = Σ_s Σ_c (p_{s+1} - p_s)_ic ∂g/∂E_ic(p_s)``, along a path p from E' to E: above 0 speaks for the target.
 
     The path begins at E', where every token is masked. From each token's embedding it leads back to E' through other
-    words, its anchors. In dimensions where an anchor does not lie between the path and E', the path takes the step of a
-    straight line. All tokens move together; the scores add up to ``g(E) - g(E')`` only approximately, and
-    ``diagnostics["completeness_gap"]`` is the error.
+    words, its anchors: each is the word that needs the smallest correction. In dimensions where an anchor does not lie
+    between the path and E', the path takes the step of a straight line. All tokens move together; the scores add up to
+    ``g(E) - g(E')`` only approximately, and ``diagnostics["completeness_gap"]`` is the error.
 
     - ``steps``: number of anchors on each path
-    - ``strategy``: the next anchor is the word that needs the smallest correction (``greedy``), or that lies between in
-      most dimensions (``maxcount``); ties go to the lower token id
     - ``neighbours``: how many nearest neighbours of the last anchor are candidates for the next one
-    - ``factor``: how many times the path is refined by midpoints between its points
     """
 
     mask: Masking = "pad"
     steps: Annotated[int, COUNT] = 30
-    strategy: Strategy = "greedy"
     neighbours: Annotated[int, AtLeast(1, whole=True)] = 500
-    factor: Annotated[int, AtLeast(0, whole=True, most=20)] = 0
 
     name: ClassVar = "discretized_integrated_gradients"
     paper: ClassVar[str] = (
@@ -264,15 +212,14 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
     )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
-    cost: ClassVar = "2^factor · (steps + 1) · (F + B), and a search of the vocabulary for each step of each token"
+    cost: ClassVar = "(steps + 1) · (F + B), and a search of the vocabulary for each step of each token"
     scaled_by: ClassVar = ("steps",)
     adapted: ClassVar = (
         "scores are not divided by their norm; of special tokens only one that begins the text stays as it is"
     )
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        points = 2**self.factor * (self.steps + 1)
-        return Work(forwards=points + 2, backwards=points)
+        return Work(forwards=self.steps + 3, backwards=self.steps + 1)
 
     def explain(self, prediction: Prediction) -> Scores:
         start = path_start(prediction, self.mask, self.keep_bos)
@@ -280,8 +227,6 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
         for anchor in anchors:  # backwards; every dimension is monotone
             points.append(monotone(anchor, points[-1], start, len(anchors)))
         path = torch.stack([start, *reversed(points)])
-        for _ in range(self.factor):
-            path = halved(path)
 
         def rises(points: Int[Tensor, "some"]) -> Float[Tensor, "some pos"]:
             _, gradient = values_and_gradients(prediction, path[points], self.scale)
@@ -298,7 +243,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
         table = prediction.adapter.embedding_table().to(prediction.embeddings)
         near = min(self.neighbours, len(table) - 1)
         baseline = prediction.mask_vector(self.mask)
-        search = partial(anchor_words, table, baseline, self.steps, self.strategy, near)
+        search = partial(anchor_words, table, baseline, self.steps, near)
         tokens, places = prediction.ids.unique(return_inverse=True)
         batches = Batches(max(1, AT_ONCE // max(near * table.shape[1], len(table))))
         return rearrange(batches.map(search, tokens, 1)[places], "pos step d -> step pos d")
@@ -308,7 +253,6 @@ def anchor_words(
     table: Float[Tensor, "vocab d"],
     baseline: Float[Tensor, "d"],
     steps: int,
-    strategy: Strategy,
     near: int,
     tokens: Int[Tensor, "word"],
 ) -> Float[Tensor, "word step d"]:
@@ -321,10 +265,7 @@ def anchor_words(
         used[rows, current] = True
         around = neighbours(table, squares, current, near)
         candidates, start = table[around], rearrange(here, "word d -> word 1 d")
-        if strategy == "maxcount":
-            costs = -between(candidates, start, baseline).sum(-1).to(table)
-        else:
-            costs = (candidates - monotone(candidates, start, baseline, steps)).norm(dim=-1)
+        costs = (candidates - monotone(candidates, start, baseline, steps)).norm(dim=-1)
         least = costs.masked_fill(used.gather(1, around), inf).min(-1)  # the first of equal costs
         arrived = arrived | least.values.isinf()
         current = around[rows, least.indices]
@@ -345,13 +286,6 @@ def neighbours(
     return distance.argsort(stable=True)[:, :count].sort().values
 
 
-def between(
-    anchor: Float[Tensor, "*#batch d"], here: Float[Tensor, "*#batch d"], baseline: Float[Tensor, "*#batch d"]
-) -> Bool[Tensor, "*#batch d"]:
-    """Return the dimensions in which an anchor lies between here and the baseline."""
-    return (anchor >= torch.minimum(here, baseline)) & (anchor <= torch.maximum(here, baseline))
-
-
 def monotone(
     anchor: Float[Tensor, "*#batch d"],
     here: Float[Tensor, "*#batch d"],
@@ -359,12 +293,8 @@ def monotone(
     steps: int,
 ) -> Float[Tensor, "*#batch d"]:
     """Return the anchor in dimensions in which the anchor lies between, elsewhere a step towards the baseline."""
-    return torch.where(between(anchor, here, baseline), anchor, torch.lerp(here, baseline, 1 / steps))
-
-
-def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
-    middle = torch.stack([path[:-1], (path[:-1] + path[1:]) / 2], 1)
-    return torch.cat([rearrange(middle, "point two pos d -> (point two) pos d"), path[-1:]])
+    between = (anchor >= torch.minimum(here, baseline)) & (anchor <= torch.maximum(here, baseline))
+    return torch.where(between, anchor, torch.lerp(here, baseline, 1 / steps))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -379,14 +309,12 @@ class Faml(WithMask, WithBos):
 
     E' are the masked embeddings. Options beside these three weights:
 
-    - ``penalty``: on what is kept, ``bce`` as above, or ``l1``, ``mean_i m_i``
     - ``steps``, ``rate``: of Adam, from θ = 2; the last θ counts
     """
 
     fidelity: Annotated[float | int, AtLeast(0)] = 1.0
     sparsity: Annotated[float | int, AtLeast(0)] = 0.3
     complement: Annotated[float | int, AtLeast(0)] = 0.3
-    penalty: Literal["bce", "l1"] = "bce"
     steps: Annotated[int, COUNT] = 200
     rate: Annotated[float | int, AtLeast(1e-6)] = 0.05
     mask: Masking = "pad"
@@ -431,8 +359,7 @@ class Faml(WithMask, WithBos):
         both = torch.stack([reference + kept * change, prediction.embeddings - kept * change])
         like, unlike = prediction.rerun().log_probs(both)
         entropy = -(prediction.log_probs.exp() * like).sum()
-        kept_size = softplus(theta) if self.penalty == "bce" else theta.sigmoid()
         others = torch.ones_like(unlike, dtype=torch.bool)
         others[members(target)] = False
         still_predicted = -unlike[others].logsumexp(0)  # log(1 - p), precise where p is nearly 1
-        return self.fidelity * entropy + self.sparsity * kept_size.mean() + self.complement * still_predicted
+        return self.fidelity * entropy + self.sparsity * softplus(theta).mean() + self.complement * still_predicted

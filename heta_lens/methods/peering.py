@@ -23,12 +23,10 @@ class Peering(WithLayer):
     - ``query``: q is the state of the ``target``, appended to the context, or of the ``predictor``, the last token
     - ``layer``: the layer to read, counted from 0; None is the middle one
     - ``threshold``: θ, the ``mean`` of the cosines or a number below 1
-    - ``center``: subtract the context's mean state first, since most states have much in common
     """
 
     query: Literal["target", "predictor"] = "target"
     threshold: Annotated[float | int | Literal["mean"], AtLeast(-1, below=1.0)] = "mean"
-    center: bool = False
 
     name: ClassVar = "peering"
     paper: ClassVar[str] = (
@@ -60,7 +58,6 @@ class Peering(WithLayer):
             ids = torch.cat([prediction.ids, ids.new_tensor([prediction.target]), ids[n + 1 :]])
         states = streams(prediction, ids[None], [layer + 1])[layer + 1][0]
         query = states[n if sees_target else n - 1]
-        common = states[:n].mean(0) if self.center else torch.zeros_like(query)
-        similarity = normalize(states[:n] - common, dim=-1) @ normalize(query - common, dim=-1)
+        similarity = normalize(states[:n], dim=-1) @ normalize(query, dim=-1)
         threshold = similarity.mean() if self.threshold == "mean" else self.threshold
         return Scores((similarity - threshold).relu(), {"sees_target": sees_target})

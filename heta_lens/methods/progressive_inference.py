@@ -10,27 +10,25 @@ import torch
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSeed, refuse_hooks
+from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSeed
 from heta_lens.prediction import coalitions
 from heta_lens.prediction.masking import ablated, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
-
-ONLY = {"single": {"before"}, "multi": {"samples", "penalty", "mask", "keep_bos", "seed"}}  # options by their passes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     """Progressive inference (Kariyappa 2024): how the prediction changes as the context is read, token by token.
 
-    ``a_i = p_i - p_(i-1)``, p_i the target's probability after the first i tokens: above 0 speaks for the target.
+    ``a_i = p_i - p_(i-1)``, p_i the target's probability after the first i tokens, and p_0 = 0: above 0 speaks for the
+    target.
 
     With ``multi`` passes, Shapley values of ``v(S) = p after X with only the tokens S``, fitted to random S. Each run
     gives as many coalitions as there are tokens: the prediction after the i-th is v of the tokens of S up to it. The
-    scores then sum to ``v(all) - v(none)``, else to ``p_N - p_0``.
+    scores then sum to ``v(all) - v(none)``.
 
     - ``passes``: ``single``, one run; ``multi``, Shapley values
-    - ``before``: p_0 in a ``single`` pass: ``nothing``, 0, or the prediction after a ``bos`` token alone
     - ``samples``: number of random S
     - ``penalty``: on the squared Shapley values, against the squared errors
     - ``keep_bos``: a beginning-of-text token is in every S, and gets 0
@@ -39,7 +37,6 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     """
 
     passes: Literal["single", "multi"] = "single"
-    before: Literal["nothing", "bos"] = "nothing"
     samples: Annotated[int, COUNT] = 32
     penalty: Annotated[float | int, AtLeast(0)] = 1e-3
     scale: Scale = "prob"
@@ -59,20 +56,13 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        other = "multi" if self.passes == "single" else "single"
-        return dict.fromkeys(ONLY[other], f"passes={self.passes!r} (it is for passes={other!r})")
-
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        if self.passes == "single" and self.before == "bos" and not prediction.begins:
-            if prediction.adapter.tokenizer.bos is None:
-                raise ValueError("before='bos' needs a tokenizer with such a token: leave it out")
-            refuse_hooks(self, prediction, "with before='bos' runs a prompt of one token")
-
-    def work(self, prediction: Prediction) -> Work:
         if self.passes == "multi":
-            return Work(forwards=self.samples + 2)
-        return Work(forwards=1 + (self.before == "bos" and not prediction.begins))
+            return {}
+        multi = ("samples", "penalty", "mask", "keep_bos", "seed")
+        return dict.fromkeys(multi, "passes='single' (it is for passes='multi')")
+
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=self.samples + 2 if self.passes == "multi" else 1)
 
     def positions_read(self, tokens: int) -> int:
         return tokens
@@ -81,14 +71,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         if self.passes == "multi":
             return self._shapley(prediction)
         after = coalitions.read_everywhere(prediction, prediction.embeddings[None], self.scale)[0]
-        before = torch.zeros_like(after[:1])
-        if self.before == "bos" and prediction.begins:
-            before = after[:1]
-        elif self.before == "bos":
-            with torch.no_grad():
-                logits = prediction.prompt.logits_of(prediction.ids.new_tensor([[prediction.adapter.tokenizer.bos]]))
-            before = prediction.read(logits[0], self.scale).to(after)
-        return Scores(after.diff(prepend=before))
+        return Scores(after.diff(prepend=after.new_zeros(1)))
 
     def _shapley(self, prediction: Prediction) -> Scores:
         members = coalitions.each_token(prediction, self.keep_bos)

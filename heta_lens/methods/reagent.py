@@ -1,9 +1,7 @@
 """ReAGent (Zhao & Shan 2024): tokens that keep the target likely while the rest is replaced."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
@@ -16,7 +14,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import ONE_TOKEN, Scores, WithBatch, WithSeed, refuse_hooks
-from heta_lens.model.tokenizer import appended, locate
+from heta_lens.model.tokenizer import appended
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
@@ -36,19 +34,12 @@ def check_replacer(name: str, value: Any) -> None:
 
 
 def replaced(
-    ids: Int[Tensor, "pos"],
-    positions: Int[Tensor, "place"],
-    replacer: Replacer,
-    generator: np.random.Generator,
-    size: int,
+    ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], replacer: Replacer, generator: np.random.Generator
 ) -> Int[Tensor, "pos"]:
-    """Replace the tokens at these positions by tokens of a vocabulary of this size."""
+    """Replace the tokens at these positions."""
     if not len(positions):
         return ids
-    others = torch.as_tensor(replacer(ids, positions, generator))
-    if others.shape != positions.shape or others.is_floating_point() or not ((others >= 0) & (others < size)).all():
-        raise ValueError(f"the replacer gave {others}: return a whole number from 0 to {size - 1} for each position")
-    return ids.index_put((positions,), others.to(ids))
+    return ids.index_put((positions,), torch.as_tensor(replacer(ids, positions, generator)).to(ids))
 
 
 def unigram(prediction: Prediction) -> Replacer:
@@ -112,67 +103,6 @@ def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) 
 REPLACERS: dict[str, Callable[[Prediction], Replacer]] = {"unigram": unigram, "lm": language_model}
 
 
-@dataclass(frozen=True, eq=False)
-class MaskedLM:
-    """A Hugging Face masked language model as a replacer: ``replacer=MaskedLM(roberta, its_tokenizer, own_tokenizer)``.
-
-    The context is written as text with masks. A word drawn for a mask is written with the explained model's ``own``
-    tokenizer, whose longest token is taken; a word without a token leaves the old one in place.
-    """
-
-    model: Any
-    tokenizer: Any
-    own: Any
-
-    def __post_init__(self) -> None:
-        if self.model.training:
-            raise ValueError("the masked language model is in training mode, where its predictions change each time")
-        for name in ("tokenizer", "own"):  # encoding resets the padding and truncation set on them
-            object.__setattr__(self, name, deepcopy(getattr(self, name)))
-
-    @torch.no_grad()
-    def __call__(
-        self, ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
-    ) -> Int[Tensor, "place"]:
-        pieces, places = self._pieces(ids.tolist()), positions.tolist()
-        spaces = [piece[: len(piece) - len(piece.lstrip())] for piece in pieces]
-        for place in places:
-            pieces[place] = spaces[place] + self.tokenizer.mask_token
-        words = self._fill("".join(pieces), len(places), generator)
-        tokens = [self._id(spaces[place], word) for place, word in zip(places, words, strict=True)]
-        pairs = zip(places, tokens, strict=True)
-        return torch.tensor([int(ids[place]) if token is None else token for place, token in pairs])
-
-    def _pieces(self, ids: list[int]) -> list[str]:
-        """Return the text of every token: empty for special tokens, and once for tokens that share a character."""
-        text, spans = locate(partial(self.own.decode, skip_special_tokens=False), ids)
-        special = set(self.own.all_special_ids)
-        return [
-            "" if token in special or [span] == spans[place + 1 : place + 2] else text[span.start : span.stop]
-            for place, (token, span) in enumerate(zip(ids, spans, strict=True))
-        ]
-
-    def _fill(self, text: str, masks: int, generator: np.random.Generator) -> list[str]:
-        device = next(self.model.parameters()).device
-        read = self.tokenizer(text, return_tensors="pt").to(device)
-        at = read["input_ids"][0] == self.tokenizer.mask_token_id
-        if int(at.sum()) != masks or len(at) > self.tokenizer.model_max_length:
-            raise ValueError(
-                f"the masked language model reads {int(at.sum())} of {masks} masks in {len(at)} tokens, "
-                f"of which it takes {self.tokenizer.model_max_length}"
-            )
-        logits = self.model(**read).logits[0, at]
-        logits[:, self.tokenizer.all_special_ids] = -torch.inf
-        return [self.tokenizer.decode([token]) for token in drawn(logits, generator).tolist()]
-
-    def _id(self, space: str, word: str) -> int | None:
-        shown = word.strip()
-        joined = shown.removeprefix("##") if shown.startswith("##") else space + shown
-        ids = self.own.encode(joined, add_special_tokens=False)
-        lengths = [len(self.own.decode([token], skip_special_tokens=True).strip()) for token in ids]
-        return ids[int(np.argmax(lengths))] if any(lengths) else None
-
-
 # -------------------------------------------------------------------------------------------------------------- ReAGent
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reagent(WithSeed, WithBatch):
@@ -192,8 +122,7 @@ class Reagent(WithSeed, WithBatch):
     - ``probes``, ``max_steps``: the number of probes, and the most steps of each
     - ``replacer``: ``unigram``, any token of the same kind (with a leading space or not; letters, digits or signs);
       ``lm``, what the explained model predicts there; or a function of the context's ids, positions in it and a numpy
-      generator that returns the ids for these positions, such as
-      ``heta_lens.methods.reagent.MaskedLM``
+      generator that returns the ids for these positions
     - ``seed``: of ℓ, the positions and their new tokens
     """
 
@@ -229,7 +158,7 @@ class Reagent(WithSeed, WithBatch):
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
         generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
         probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
-        batches, size = prediction.prompt.batches(self.batch, len(prediction)), prediction.adapter.vocabulary
+        batches = prediction.prompt.batches(self.batch, len(prediction))
         target = cast(int, prediction.target)
 
         @torch.no_grad()
@@ -242,7 +171,7 @@ class Reagent(WithSeed, WithBatch):
         def measure(probes: Sequence[Probe], masks: Sequence[Bool[Tensor, "pos"]]) -> Float[Tensor, "2 probe"]:
             """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
             contexts = [
-                replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator, size)
+                replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator)
                 for probe, mask in zip(probes, masks, strict=True)
             ]
             return batches.map(read, torch.stack(contexts), len(prediction)).T
@@ -300,7 +229,5 @@ def aggregated(probes: Sequence[Probe], top: int, prediction: Prediction) -> Sco
     votes = torch.stack([best(probe.belief, top) for probe in counted]).sum(0)
     if not stopped:
         warn(f"none of {len(probes)} probes found {top} tokens that suffice: raise top, tolerance or max_steps")
-    elif top >= len(prediction) > 1:
-        warn(f"the top={top} tokens that suffice are all {len(prediction)} there are, which says nothing: lower top")
     facts = {"stopped": len(stopped), "rationale": (votes >= min(AGREED, len(counted))).nonzero()[:, 0].tolist()}
     return Scores(shares.mean(0).to(prediction.embeddings), facts)

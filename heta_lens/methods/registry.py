@@ -89,7 +89,7 @@ class MethodRegistry(Mapping[str, type[Method]]):
             elif is_object_name(name):
                 self._loaded[name] = as_method(named_object(name))
             else:
-                self._load_entry_point(name)
+                self._loaded[name] = self._of_package(name)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -97,14 +97,6 @@ class MethodRegistry(Mapping[str, type[Method]]):
 
     def __len__(self) -> int:
         return len(BUILT_IN) + len(self._entry_points)
-
-    def __contains__(self, name: object) -> bool:
-        """Look a name or alias up; a method of another package must also load."""
-        if name in BUILT_IN or name in ALIASES or name in self._loaded:
-            return True
-        if name in self._entry_points:
-            self._load_entry_point(str(name), missing_ok=True)
-        return name in self._loaded or is_object_name(name)
 
     def items(self) -> ItemsView[str, type[Method]]:
         """Return the methods that load, by name."""
@@ -135,16 +127,15 @@ class MethodRegistry(Mapping[str, type[Method]]):
                 free[entry.name] = entry
         return free
 
-    def _load_entry_point(self, name: str, *, missing_ok: bool = False) -> None:
+    def _of_package(self, name: str) -> type[Method]:
         """Load a method of another package; drop its name, with a warning, if loading fails."""
         entry = self._entry_points[name]
         try:
-            self._loaded[name] = as_method(entry.load(), name)
+            return as_method(entry.load(), name)
         except Exception as error:  # of any type: the package belongs to somebody else
             del self._entry_points[name]
             warn(f"method {name!r} of the package {_package(entry)} cannot be loaded: {type(error).__name__}: {error}")
-            if not missing_ok:
-                raise KeyError(name) from error
+            raise KeyError(name) from error
 
 
 def _package(entry: EntryPoint) -> str:
@@ -229,8 +220,7 @@ def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
         return method if isinstance(method, Method) else as_method(method)()
     method, options = method_and_options(method, options)
     if method not in METHODS:
-        lower = method.lower()
-        meant = f" (did you mean {lower!r}?)" if lower in METHODS else hint(lower, [*PRESETS, *METHODS])
+        meant = hint(method.lower(), [*PRESETS, *METHODS, *ALIASES])
         raise ValueError(
             f"method={brief(method)} is not in heta_lens.METHODS or PRESETS{meant}: `heta-lens methods` lists them"
         )

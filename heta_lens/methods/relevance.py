@@ -110,13 +110,10 @@ class Gim(ModifiedGradient, WithMask):
 
     - ``mask``: what E' is: ``space``, the token of a blank (where there is none, as ``pad``); or as for other methods
     - ``temperature``: of that softmax
-    - ``halve_gates``: let a gate and what it multiplies pass on a half each, as the paper's code does; the authors'
-      package leaves them as they are
     """
 
     mask: Masking = "space"
     temperature: Annotated[float | int, AtLeast(1)] = 2
-    halve_gates: bool = False
 
     name: ClassVar = "gim"
     paper: ClassVar = "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
@@ -124,12 +121,8 @@ class Gim(ModifiedGradient, WithMask):
 
     def hooks(self, adapter: ModelAdapter) -> Hooks:
         sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
-        hooks = [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2))]
-        for layer in range(adapter.layers):
-            hooks.append((pattern_name(layer), Tempered(self.temperature, sinks)))
-            if self.halve_gates and (mlp := neurons(adapter, layer)) and mlp.gated:
-                hooks.append((mlp.after, partial(pass_on, 1 / 2)))
-        return hooks
+        softmaxes = [(pattern_name(layer), Tempered(self.temperature, sinks)) for layer in range(adapter.layers)]
+        return [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2)), *softmaxes]
 
     def check_run(self, run: CleanGradients) -> None:
         for layer, hook in enumerate(hook for _, hook in run.hooks if isinstance(hook, Tempered)):

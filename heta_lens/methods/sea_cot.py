@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -38,11 +38,11 @@ class SeaCot(WithSeed, WithBatch):
 
     Explanations after which the model answers with the target are kept (all, if there is none;
     ``diagnostics["hit_rate"]`` is their share). Each is weighted by how sure the model itself is that it entails the
-    context with the answer, and by the share of words that both have in common. Stop words do not count.
+    context with the answer, and by the share of words that both have in common, with a softmax over the explanations.
+    Stop words do not count.
 
     - ``explanations``, ``length``: how many are written, and the most tokens of each
     - ``temperature``, ``top_p``: of sampling; a temperature of 0 takes the likeliest token each time
-    - ``weights``: ``softmax`` over the explanations, or ``argmax``, the best alone
     - ``think``, ``conclude``: the text appended to the context, and to the explanation
     - ``entail``: the question whether an ``{explanation}`` entails a ``{claim}``, to be answered Yes or No; or a
       function of both texts that returns the probability
@@ -53,7 +53,6 @@ class SeaCot(WithSeed, WithBatch):
     length: Annotated[int, COUNT] = 100
     temperature: Annotated[float | int, AtLeast(0)] = 0.7
     top_p: Annotated[float | int, AtLeast(0.01)] = 0.9
-    weights: Literal["softmax", "argmax"] = "softmax"
     think: str = "\nLet's think step by step."
     conclude: str = "\nSo the answer is"
     entail: str | Callable[[str, str], float] = (
@@ -139,14 +138,10 @@ class SeaCot(WithSeed, WithBatch):
 
             entailed = (said(encode(YES)) - said(encode(NO))).cpu().double().sigmoid()
         else:
-            probabilities = [self.entail(text, claimed) for text in texts]
-            for text, probability in zip(texts, probabilities, strict=True):
-                if not 0 <= float(probability) <= 1:
-                    raise ValueError(f"entail gave {probability!r} for {text!r}, which is not a probability")
-            entailed = torch.tensor([*map(float, probabilities)], dtype=torch.float64)
+            entailed = torch.tensor([float(self.entail(text, claimed)) for text in texts], dtype=torch.float64)
         words_by_text = [content_words(text) for text in texts]
         shared = entailed.new_tensor([overlap(found, content_words(claimed)) for found in words_by_text])
-        weights = weighed(entailed + shared, self.weights)
+        weights = (entailed + shared).softmax(0)
         scores = weights @ torch.stack([mentions(prediction, found) for found in words_by_text])
         facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
         return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
@@ -191,12 +186,6 @@ def content_words(text: str) -> frozenset[str]:
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
     """Return the share of words that two texts have in common."""
     return len(first & second) / len(first | second) if first | second else 0.0
-
-
-def weighed(merits: Float[Tensor, "explanation"], how: Literal["softmax", "argmax"]) -> Float[Tensor, "explanation"]:
-    if how == "softmax":
-        return merits.softmax(0)
-    return torch.zeros_like(merits).index_fill(0, merits.argmax(), 1)
 
 
 def mentions(prediction: Prediction, mentioned: frozenset[str]) -> Float[Tensor, "pos"]:

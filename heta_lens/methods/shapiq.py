@@ -1,8 +1,7 @@
 """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,7 +9,7 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import MOST, AtLeast
@@ -24,7 +23,6 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 FEW = 10  # sources, all of whose coalitions can be run
 ENOUGH = 512  # coalitions
 FEWEST_FOR_TREES = 40  # samples: a boosted tree has leaves of twenty
-MOST_IN_PAIRS = 100  # sources, of whose pairs a regression solves for all at once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,8 +33,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
 
     They are exact if every coalition is run (``diagnostics["exact"]``), else what shapiq estimates from random ones.
     With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0, two of them say
-    more together than alone. Special tokens, a chat's template and the query are not sources: they always stay,
-    and get 0. ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
+    more together than alone.
 
     - ``estimator``: of values that are not exact: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which
       reads sparse interactions off boosted trees that were fitted to the coalitions
@@ -54,7 +51,6 @@ class Shapiq(WithSources, WithScale, WithSeed):
     paper: ClassVar[str] = (
         "Muschalik et al., shapiq: Shapley interactions for machine learning, NeurIPS 2024, arXiv:2410.01649"
     )
-    kept_as: ClassVar = "source_values"
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)
     adapted: ClassVar = "one token is explained; tokens share their source's value, and are not tokenized again"
@@ -62,28 +58,30 @@ class Shapiq(WithSources, WithScale, WithSeed):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         check_extra("shapiq", f"method={self.name!r}")
-        players = len(self.sources(prediction)[1])
+        players = len(self.sources(prediction))
         if self.estimator == "proxy_spex" and not self._exact(players):
             check_extra("lightgbm", f"estimator={self.estimator!r}")
         least = min(self._least(players), 2**players)
-        if self.order == 2 and self.estimator == "kernel_shap_iq" and players > MOST_IN_PAIRS:
-            raise ValueError(
-                f"order=2 has {comb(players, 2)} pairs of {players} sources: give order=1, estimator='proxy_spex', or "
-                f"at most {MOST_IN_PAIRS} sources"
-            )
         if self.samples is not None and self.samples < least:
             raise ValueError(
                 f"samples={self.samples} are too few for {players} sources: give at least {least}, or None"
             )
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=self._count(len(self.sources(prediction)[1])))
+        return Work(forwards=self._count(len(self.sources(prediction))))
 
     def values(self, prediction: Prediction, sources: Members) -> Values:
-        game = Game(sources, self.coalitions(prediction, self.scale))
-        estimated = self._estimated(prediction, game)
+        likelihoods, known = self.coalitions(prediction, self.scale), dict[int, float]()  # by size
+
+        def game(masks: Any) -> Float[np.ndarray, "sample"]:
+            masks = np.asarray(masks, dtype=bool).reshape(-1, len(sources))
+            values = worths(sources, masks, likelihoods)
+            known.update(zip(masks.sum(1).tolist(), values.tolist(), strict=True))
+            return values
+
+        estimated = self._estimated(prediction, game, len(sources))
         values = np.array([estimated[player,] for player in range(len(sources))])
-        gap = abs(game.ends[True] - game.ends[False] - values.sum())
+        gap = abs(known[len(sources)] - known[0] - values.sum())  # of the full and the empty coalition
         facts = {"exact": self._exact(len(sources)), "completeness_gap": gap}
         return Values(values, facts, self._pairs(prediction, sources, estimated))
 
@@ -101,22 +99,17 @@ class Shapiq(WithSources, WithScale, WithSeed):
             return 2**players if players else 0
         return max(ENOUGH, self._least(players)) if self.samples is None else self.samples
 
-    def _estimated(self, prediction: Prediction, game: "Game") -> Any:
+    def _estimated(self, prediction: Prediction, game: Callable[[Any], Any], players: int) -> Any:
         """Return shapiq's values of single sources and of pairs, by tuples of their numbers."""
-        players, shapiq = len(game.sources), extra("shapiq", f"method={self.name!r}")
+        shapiq = extra("shapiq", f"method={self.name!r}")
         if self._exact(players):
             return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
         kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
         seed = int(prompt_generator(self.seed, prediction.ids).integers(2**31))
-        estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
         with catch_warnings():  # of nearly all coalitions being drawn
             simplefilter("ignore", UserWarning)
-            try:
-                return estimator.approximate(self._count(players), game)
-            except (IndexError, ValueError):  # of trees without a split
-                if len(game.values) == 1:
-                    return defaultdict(float)
-                raise
+            estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
+            return estimator.approximate(self._count(players), game)
 
     def _pairs(self, prediction: Prediction, sources: Members, estimated: Any) -> Float[Tensor, "pos pos"] | None:
         """Return the values of pairs of sources at the pairs of their tokens."""
@@ -125,24 +118,5 @@ class Shapiq(WithSources, WithScale, WithSeed):
         pairs = np.zeros((len(sources), len(sources)))
         for a, b in combinations(range(len(sources)), 2):
             pairs[a, b] = pairs[b, a] = estimated[a, b]
-        share = sources / sources.sum(1, keepdims=True) if self.spread == "share" else sources.astype(float)
+        share = sources / sources.sum(1, keepdims=True)
         return torch.from_numpy(share.T @ pairs @ share).to(prediction.embeddings)
-
-
-@dataclass
-class Game:
-    """The target's likelihood by coalition; ``ends`` are the values of the full coalition (True) and the empty one."""
-
-    sources: Members
-    likelihoods: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
-    ends: dict[bool, float] = field(default_factory=dict)
-    values: set[float] = field(default_factory=set)
-
-    def __call__(self, masks: Any) -> Float[np.ndarray, "sample"]:
-        masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.sources))
-        values = worths(self.sources, masks, self.likelihoods)
-        self.values.update(values.tolist())
-        for full in (True, False):
-            if (which := (masks == full).all(1)).any():
-                self.ends[full] = float(values[which][0])
-        return values

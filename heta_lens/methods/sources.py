@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import index
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.text import END, members, sentences
-from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks
-from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only
+from heta_lens.methods.base import Scores, WithBatch, WithMask, check_range, refuse_hooks
+from heta_lens.prediction.coalitions import nothing_left, placed, removed
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
@@ -26,23 +25,9 @@ SHORT = 128  # tokens: a run of so few takes hardly more time than a run that be
 Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
 
 
-def check_splitter(name: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"{name}={value!r} must be a function: text -> spans (start, stop) of its characters")
-
-
 def check_ranges(name: str, ranges: Any) -> None:
-    """Refuse values other than pairs of whole numbers, the first below the second."""
-    for start, stop in pairs(ranges, f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)"):
-        if not 0 <= start < stop:
-            raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
-
-
-def pairs(given: Any, refusal: str) -> list[tuple[int, int]]:
-    try:
-        return [(index(start), index(stop)) for start, stop in given]
-    except (TypeError, ValueError):
-        raise TypeError(refusal) from None
+    for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
+        check_range(name, span)
 
 
 class Values(NamedTuple):
@@ -56,30 +41,28 @@ class Values(NamedTuple):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WithSources(WithMask, WithBatch):
     """
-    - ``source``: ``sentence``, or every ``token`` a source of its own
+    - ``source``: ``sentence``, or every ``token`` a source of its own; special tokens, a chat's template and the query
+      are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their ``source_positions`` and
+      ``source_scores``
     - ``splitter``: a function that returns the sentences' spans ``(start, stop)`` of characters in the context's text;
       None ends them at ``.``, ``!``, ``?`` and line ends
     - ``query``: ranges ``(start, stop)`` of positions that are not explained, but belong to the question; without any,
       the unfinished sentence that the target continues, if there are others
     - ``ablate``: ``remove``, so that the rest moves together, or ``mask``
-    - ``spread``: each token gets its ``share`` of its source's score, or a ``copy`` of it
     """
 
     source: Literal["sentence", "token"] = "sentence"
-    splitter: Annotated[Splitter | None, check_splitter] = None
+    splitter: Splitter | None = None
     query: Annotated[tuple[tuple[int, int], ...], check_ranges] = ()
     ablate: Literal["remove", "mask"] = "remove"
-    spread: Literal["share", "copy"] = "share"
 
     family: ClassVar = "perturbation"
-    kept_as: ClassVar = "source_scores"  # name of the values in the diagnostics
 
     @property
     def without_effect(self) -> Mapping[str, str]:
         unused = {"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}
         if self.source == "token":
             unused["splitter"] = "source='token' (which splits no text)"
-            unused["spread"] = "source='token' (whose sources are single tokens)"
         return unused
 
     def check(self, prediction: Prediction) -> None:
@@ -87,43 +70,46 @@ class WithSources(WithMask, WithBatch):
         for start, stop in self.query:
             if stop > len(prediction):
                 raise ValueError(f"query has the range ({start}, {stop}), but the context ends at {len(prediction)}")
-        fixed, sources = self.sources(prediction)
-        special = all(prediction.adapter.tokenizer.special(prediction.ids.tolist()))
-        if not (len(sources) or special) and (self.query or self.splitter):
-            why = f"query={self.query}" if self.query else "the splitter"
-            raise ValueError(f"{why} leaves no source: none of the {len(prediction)} tokens would get a score")
+        if self.query and not len(self.sources(prediction)):
+            raise ValueError(
+                f"query={self.query} leaves no source: none of the {len(prediction)} tokens would get a score"
+            )
         if self.ablate == "remove":
             refuse_hooks(self, prediction, "moves tokens to other positions (unless ablate='mask')")
-            if not fixed.any() and nothing_left(prediction) is None:
-                raise ValueError("ablate='remove' may leave no token: keep a part with query=, or ablate='mask'")
 
-    def sources(self, prediction: Prediction) -> tuple[Bool[np.ndarray, "pos"], Members]:
-        """Return the tokens that always stay, and the sources; no source goes beyond a chat's message."""
+    def sources(self, prediction: Prediction) -> Members:
+        """Return the sources; no source goes beyond a chat's message."""
         ids, chat = prediction.ids.tolist(), prediction.prompt.chat
         writers = np.zeros(len(ids)) if chat is None else np.array(chat.owners)[: len(ids)]
         fixed = np.array(prediction.adapter.tokenizer.special(ids)) | (writers < 0)
         for start, stop in self.query:
             fixed[start:stop] = True
         if self.source == "token":
-            return fixed, np.eye(len(ids), dtype=bool)[~fixed]
+            return np.eye(len(ids), dtype=bool)[~fixed]
         text, spans = prediction.located
-        whole = members(text, spans, split(self.splitter or sentences, text), fixed)
+        whole = members(text, spans, (self.splitter or sentences)(text), fixed)
         parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
         sources = np.array(parts, dtype=bool).reshape(-1, len(ids))
         finished = any(match.end() == len(text) for match in END.finditer(text))
-        if len(sources) > 1 and not self.query and not finished and sources[-1, -1]:
-            return fixed | sources[-1], sources[:-1]
-        return fixed, sources
+        continued = len(sources) > 1 and not self.query and not finished and sources[-1, -1]
+        return sources[:-1] if continued else sources
+
+    @torch.no_grad()
+    def with_present(
+        self, prediction: Prediction, present: Bool[Tensor, "copy pos"], read: Read
+    ) -> Float[Tensor, "copy"]:
+        """Apply ``read`` to the logits after the tokens ``present`` only."""
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        if self.ablate == "remove":
+            return removed(prediction, present, read, batches)
+        rerun, mask = prediction.rerun(), prediction.mask_vector(self.mask)
+        return with_others_masked(prediction, present, mask, lambda states: read(rerun.logits(states)), batches)
 
     def coalitions(
         self, prediction: Prediction, scale: Scale
     ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
         """Return the target's likelihood as a function of the tokens that stay."""
-        if self.ablate == "mask":
-            return with_only(prediction, self.mask, scale, self.batch)
-        batches = prediction.prompt.batches(self.batch, len(prediction))
-        read = partial(prediction.read, scale=scale)
-        return partial(removed, prediction, read=read, batches=batches)
+        return partial(self.with_present, prediction, read=partial(prediction.read, scale=scale))
 
     @torch.no_grad()
     def without_each(self, prediction: Prediction, sources: Members, read: Read) -> Float[np.ndarray, "source"]:
@@ -131,19 +117,11 @@ class WithSources(WithMask, WithBatch):
 
         Every run begins where its source did, except in a short context, which is run in several copies at once.
         """
-        gone, length = torch.from_numpy(sources), len(prediction)
-        batches = prediction.prompt.batches(self.batch, length)
-        if length > SHORT or batches.of(length) <= 2:
+        gone = torch.from_numpy(sources)
+        if len(prediction) > SHORT:
             values = torch.cat([read(self._logits_without(prediction, row)) for row in gone])
-        elif self.ablate == "remove":
-            values = removed(prediction, ~gone, read, batches)
         else:
-            rerun = prediction.rerun()
-
-            def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
-                return read(rerun.logits(states))
-
-            values = with_others_masked(prediction, ~gone, prediction.mask_vector(self.mask), run, batches)
+            values = self.with_present(prediction, ~gone, read)
         return values.cpu().double().numpy()
 
     def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
@@ -161,35 +139,20 @@ class WithSources(WithMask, WithBatch):
 
     def explain(self, prediction: Prediction) -> Scores:
         """Pass the values of sources on to tokens, and name the sources in the diagnostics."""
-        sources, (text, spans) = self.sources(prediction)[1], prediction.located
-        named = {
+        sources, (text, spans) = self.sources(prediction), prediction.located
+        named: dict[str, Any] = {
             "sources": [wording(text, spans, row) for row in sources],
             "source_positions": [tuple(row.nonzero()[0].tolist()) for row in sources],
         }
         if not len(sources):
-            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), named | {self.kept_as: []})
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), named | {"source_scores": []})
         values, facts, interactions = self.values(prediction, sources)
-        shares = values / sources.sum(1) if self.spread == "share" else values
-        facts = {**named, self.kept_as: values.tolist(), **facts}
-        return Scores(placed(prediction, sources, shares), facts, interactions=interactions)
+        scores = placed(prediction, sources, values / sources.sum(1))
+        return Scores(scores, {**named, "source_scores": values.tolist(), **facts}, interactions=interactions)
 
     @abstractmethod
     def values(self, prediction: Prediction, sources: Members) -> Values:
         """Compute the values of at least one source."""
-
-
-def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
-    """Return the spans of a splitter; refuse spans outside the text and spans out of order."""
-    returned, end = splitter(text), 0
-    spans = pairs(returned, f"splitter returned {returned!r}, which are not pairs (start, stop) of characters")
-    for start, stop in spans:
-        if not end <= start < stop <= len(text):
-            raise ValueError(
-                f"splitter returned ({start}, {stop}), which is not between {end} and the text's end, {len(text)}: "
-                "spans (start, stop) of characters must follow one another"
-            )
-        end = stop
-    return spans
 
 
 def wording(text: str, spans: Sequence[tuple[int, int]], row: Bool[np.ndarray, "pos"]) -> str:

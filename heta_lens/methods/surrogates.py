@@ -1,7 +1,7 @@
 """Surrogates fitted to random ablations: LIME, KernelSHAP and ContextCite."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from heta_lens.prediction import coalitions
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
-PENALTIES = {"ridge": 1.0, "lasso": 0.01}  # of LIME
 FEW, ENOUGH = 10, 512  # tokens whose coalitions are all run, and the coalitions that are run of more tokens
 OFFICIAL = 64  # ablations of ContextCite
 
@@ -33,16 +32,13 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     - ``samples``: number of random z, beside the whole context; None takes two per token, but at least 200
     - ``keep``: the probability that a token stays unmasked
     - ``width``: of the kernel that weights the samples
-    - ``surrogate``: ``ridge`` penalises squared coefficients; ``lasso`` their absolute values, which leaves few
-    - ``penalty``: its strength; None is 1 for ``ridge`` (against the sum of squared errors), 0.01 for ``lasso``
-      (against half their mean)
+    - ``penalty``: on the squared coefficients, against the sum of squared errors
     """
 
     samples: Annotated[int | None, COUNT] = None
     keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.7
     width: Annotated[float | int, AtLeast(1e-6)] = 0.25
-    surrogate: Literal["ridge", "lasso"] = "ridge"
-    penalty: Annotated[float | int | None, AtLeast(0)] = None
+    penalty: Annotated[float | int, AtLeast(0)] = 1.0
 
     name: ClassVar = "lime"
     paper: ClassVar[str] = (
@@ -53,11 +49,6 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)
     adapted: ClassVar = "the authors mask words, not tokens, and leave the surrogate model open"
-
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        if self.surrogate == "lasso":
-            check_extra("sklearn", "surrogate='lasso'")
 
     def work(self, prediction: Prediction) -> Work:
         return Work(forwards=1 + self._count(len(coalitions.each_token(prediction, self.keep_bos))))
@@ -75,8 +66,7 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         values = coalitions.worths(members, masks, coalitions.with_only(prediction, self.mask, self.scale, self.batch))
         distances = 1 - np.sqrt(masks.mean(1))  # by the cosine to the whole context: √(k/M) for k tokens of M
         weights = np.exp(-((distances / self.width) ** 2))
-        fit = {"ridge": coalitions.ridge, "lasso": coalitions.lasso}[self.surrogate]
-        linear = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)
+        linear = coalitions.ridge(masks, values, weights, self.penalty)
         facts = {"intercept": linear.intercept, "fit": coalitions.explained(linear(masks), values, weights)}
         return Scores(coalitions.placed(prediction, members, linear.weights), facts)
 
@@ -92,15 +82,13 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 
     ``Σ a_i = v(all) - v(none)`` always holds: the fit is constrained to it. The values are exact if every coalition is
     run (``diagnostics["exact"]``); else they are fitted to random coalitions, drawn in proportion to their kernel
-    weight.
+    weight, each with its complement.
 
     - ``samples``: the most coalitions to run, beside the empty and the full one: all of them if they are no more, else
       random ones, at least two per token; None takes all for up to 10 tokens, else 512 or two per token
-    - ``paired``: run the complement of each random coalition too, which needs fewer of them
     """
 
     samples: Annotated[int | None, COUNT] = None
-    paired: bool = True
 
     name: ClassVar = "kernel_shap"
     paper: ClassVar[str] = (
@@ -130,7 +118,7 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             weights = coalitions.kernel(masks.sum(1), players)
         else:
             generator = prompt_generator(self.seed, prediction.ids)
-            masks = coalitions.random_coalitions(generator, players, self._count(players), paired=self.paired)
+            masks = coalitions.random_coalitions(generator, players, self._count(players), paired=True)
             weights = np.ones(len(masks))
         ends = np.array([[False], [True]]).repeat(players, 1)
         likelihoods = coalitions.with_only(prediction, self.mask, self.scale, self.batch)
@@ -154,10 +142,9 @@ class ContextCite(WithSources, WithSeed):
 
     The weights of ``log-odds of the target ≈ b + Σ w_s · [source s is present]``: above 0 speaks for the target.
 
-    Sources are ablated at random, and w is fitted by LASSO on standardised columns. Special tokens, a chat's template
-    and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
-    ``source_positions`` and ``source_weights``, the ``intercept``, and how well the model predicts the effect of
-    ablations: ``fit``, R² on those it was fitted to, and ``held_out_fit`` on others.
+    Sources are ablated at random, and w is fitted by LASSO on standardised columns. ``diagnostics`` hold the
+    ``intercept``, and how well the model predicts the effect of ablations: ``fit``, R² on those it was fitted to, and
+    ``held_out_fit`` on others.
 
     - ``samples``: number of ablations to fit; None takes 64, for tokens four each if these are more
     - ``held_out``: number of further ablations, to evaluate the fit
@@ -177,7 +164,6 @@ class ContextCite(WithSources, WithSeed):
     paper: ClassVar[str] = (
         "Cohen-Wang et al., ContextCite: attributing model generation to context, NeurIPS 2024, arXiv:2409.00729"
     )
-    kept_as: ClassVar = "source_weights"
     cost: ClassVar = "(samples + held_out) · F"
     scaled_by: ClassVar = ("samples", "held_out")
     adapted: ClassVar = (
@@ -189,7 +175,7 @@ class ContextCite(WithSources, WithSeed):
         check_extra("sklearn", f"method={self.name!r}")
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=self._count(len(self.sources(prediction)[1])) + self.held_out)
+        return Work(forwards=self._count(len(self.sources(prediction))) + self.held_out)
 
     def values(self, prediction: Prediction, sources: Members) -> Values:
         count = self._count(len(sources))

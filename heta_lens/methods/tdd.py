@@ -1,6 +1,5 @@
 """TDD, token distribution dynamics (Feng 2024): the shift of the choice between two tokens along the context."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -9,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.target_kinds import Kind, Side, members, sides
+from heta_lens._util.target_kinds import Kind, Side, sides
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, refuse_hooks, refuse_overlong
-from heta_lens.prediction.coalitions import led_by, read_present
+from heta_lens.methods.base import Scores, WithBatch, refuse_hooks
+from heta_lens.prediction.coalitions import read_present
 from heta_lens.prediction.prediction import Prediction, runner_up
 from heta_lens.prediction.target import joint_logit
 
@@ -24,19 +23,15 @@ class Tdd(WithBatch):
     ``a_i = d_i - d_(i-1)``: how much token i moves d towards the target; above 0 speaks for the target.
 
     ``d = tanh((z_target - z_foil) / 2)`` of the logits z: the target's probability minus the foil's, if there were only
-    these two. Before the first token it is 0, so the scores add up to d after the whole context.
+    these two. In a contrast (a, b), b is the foil, else the model's most likely other token; the logit of a set is
+    ``log Σ exp`` of its members'. Before the first token d is 0, so the scores add up to d after the whole context.
 
     - ``direction``: ``forward`` reads d at every position, so that ``d_i`` follows the first i tokens; ``backward``
       lets the context grow the other way, from its last token to all of it, each part run alone; ``bidirectional`` is
       the mean of both
-    - ``foil``: ``rival``, the model's most likely other token, or ``none``, where d is the target's probability. In a
-      contrast (a, b), b is the foil. The logit of a set is ``log Σ exp`` of its members'.
-    - ``add_bos``: let parts that are run alone begin with the beginning-of-text token
     """
 
     direction: Literal["backward", "forward", "bidirectional"] = "backward"
-    foil: Literal["rival", "none"] = "rival"
-    add_bos: bool = False
 
     name: ClassVar = "tdd"
     paper: ClassVar[str] = (
@@ -47,21 +42,10 @@ class Tdd(WithBatch):
     cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
     adapted: ClassVar = "without a contrast, the foil is the model's most likely other token"
 
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        return {"add_bos": "direction='forward' (which runs no part alone)"} if self.direction == "forward" else {}
-
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        if isinstance(prediction.target, tuple) and self.foil == "none":
-            raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
-        if self.direction == "forward":
-            return
-        refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
-        if self.add_bos and prediction.adapter.tokenizer.bos is None:
-            raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
-        if self.add_bos and not prediction.begins:
-            refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
+        if self.direction != "forward":
+            refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
 
     def work(self, prediction: Prediction) -> Work:
         return Work(forwards=(self.direction != "forward") * len(prediction) + (self.direction != "backward"))
@@ -71,15 +55,12 @@ class Tdd(WithBatch):
 
     def explain(self, prediction: Prediction) -> Scores:
         target, *foils = sides(prediction.target)
-        foil = None if self.foil == "none" else foils[0] if foils else runner_up(prediction)
+        foil = foils[0] if foils else runner_up(prediction)
         read, scores = partial(choices, target=target, foil=foil), []
         if self.direction != "forward":
-            ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
-            parts = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)  # from the end
-            if self.add_bos and bos is not None:
-                ids, parts = led_by(bos, ids, parts, ids.flip(0) != bos)
+            parts = torch.ones(len(prediction), len(prediction), dtype=torch.bool).tril().flip(1)  # from the end
             batches = prediction.prompt.batches(self.batch, len(prediction))
-            scores.append(steps(read_present(prediction, ids, parts, read, batches)).flip(0))
+            scores.append(steps(read_present(prediction, prediction.ids, parts, read, batches)).flip(0))
         if self.direction != "backward":
             with torch.no_grad():
                 prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
@@ -87,10 +68,8 @@ class Tdd(WithBatch):
         return Scores(torch.stack(scores).mean(0), {"foil": foil})
 
 
-def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side | None) -> Float[Tensor, "part"]:
-    """Return d: from -1, surely the foil, to 1, surely the target; without a foil, the target's probability."""
-    if foil is None:
-        return logits.softmax(-1)[:, members(target)].sum(-1)
+def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side) -> Float[Tensor, "part"]:
+    """Return d: from -1, surely the foil, to 1, surely the target."""
     return ((joint_logit(logits, target) - joint_logit(logits, foil)) / 2).tanh()
 
 

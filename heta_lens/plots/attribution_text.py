@@ -18,7 +18,6 @@ SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
 LAST = " (last)"  # the mark of the token that the prediction is read from
-ADVICE = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
 
@@ -95,7 +94,7 @@ def _unfinished_integral(attribution: Attribution) -> str:
     gap, due = known.completeness_gap or 0.0, known.completeness_due
     if due is None or gap <= abs(due) / 10:
         return ""
-    return f"the integral is {gap:.3g} off {due:.3g}{ADVICE.get(known.completeness_cause or '', '')}"
+    return f"the integral is {gap:.3g} off {due:.3g}: take more steps, or another mask"
 
 
 def _likelihood(attribution: Attribution) -> str:

@@ -112,15 +112,11 @@ WITHOUT_EFFECT = [
     ("heta", {"beta": 0, "support": "row"}, "support='row' has no effect with variant='full' and beta=0"),
     ("heta", {"variant": "transition_only", "kl": "js"}, "kl='js' has no effect with variant='transition_only'"),
     ("heta", {"norm": "entrywise", "probes": 3}, "probes=3 has no effect with norm='entrywise' (which is exact)"),
-    ("attention_norm", {"reduce": "mean", "layer": 1}, "layer=1 has no effect with reduce='mean' (which takes every"),
-    ("causal_tracing", {"mode": "noise_one", "layers": 3}, "layers=3 has no effect with mode='noise_one'"),
+    ("attention_norm", {"reduce": "rollout", "layer": 1}, "layer=1 has no effect with reduce='rollout' (which takes "),
     ("context_cite", {"mask": "mean"}, "mask='mean' has no effect with ablate='remove' (which masks nothing)"),
     ("context_cite", {"source": "token", "splitter": halves}, "has no effect with source='token' (which splits no"),
     ("progressive_inference", {"samples": 8}, "samples=8 has no effect with passes='single' (it is for passes='mu"),
-    ("progressive_inference", {"passes": "multi", "before": "bos"}, "before='bos' has no effect with passes='multi'"),
     ("gilot", {"beams": 4}, "beams=4 has no effect with length=1 (before which no token is written)"),
-    ("gilot", {"distance": "kl", "support": 5}, "support=5 has no effect with distance='kl' (which compares all tok"),
-    ("tdd", {"direction": "forward", "add_bos": True}, "add_bos=True has no effect with direction='forward'"),
     ("sea_cot", {"temperature": 0, "seed": 4, "length": 3, **BRIEF}, "seed=4 has no effect with temperature=0"),
 ]
 

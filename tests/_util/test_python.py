@@ -33,9 +33,7 @@ def test_what_is_not_installed_is_refused_with_the_way_out(
             function(name, "method='gilot'")
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [("gilot", {}), ("context_cite", {}), ("lime", {"surrogate": "lasso"})], ids=str
-)
+@pytest.mark.parametrize(("method", "options"), [("gilot", {}), ("context_cite", {})], ids=str)
 def test_a_method_without_its_package_is_refused_before_any_run(
     method: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

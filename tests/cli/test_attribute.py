@@ -52,12 +52,12 @@ def test_the_prompt_may_be_in_a_file_or_come_through_a_pipe(tmp_path: Path) -> N
 
 
 def test_warnings_are_a_line_and_quiet_leaves_them_out(tmp_path: Path) -> None:
-    words = TEXT, "-m", "reagent", "-o", "top=200", "--html", str(tmp_path / "a.html")
+    words = TEXT, "-m", "lime", "-o", "samples=5", "--html", str(tmp_path / "a.html")
     with warnings.catch_warnings(action="always"):
         loud, still = attributed(*words), attributed(*words, "-q")
-    assert "a.html" in loud.stdout and "heta-lens: the top=200 tokens" in loud.stderr
+    assert "a.html" in loud.stdout and "heta-lens: samples=5 are fewer than" in loud.stderr
     assert all(line.startswith("heta-lens: ") for line in loud.stderr.splitlines())
-    assert "a.html" not in still.stdout and still.stderr == "" and "reagent: why" in still.stdout
+    assert "a.html" not in still.stdout and still.stderr == "" and "lime: why" in still.stdout
 
 
 # --------------------------------------------------------------------------------------------------------------- chats
@@ -184,7 +184,7 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     [
         ([" "], "the text is empty"),
         ([TEXT, "-o", "probes=0"], "probes=0"),
-        ([TEXT, "-m", "lime surrogate=linear"], "surrogate='linear' is not one of 'ridge', 'lasso'"),
+        ([TEXT, "-m", "tdd direction=up"], "direction='up' is not one of 'backward', 'forward'"),
         ([TEXT, "--by", "message"], "--by message is for a chat, and this prompt is a text"),
         ([TEXT, "-m", "loo,lime", "--by", "word"], "--by word lists the groups of one method, and there are 2"),
         ([TEXT, "--figure", "a.gif"], "--figure a.gif cannot be written"),

@@ -36,7 +36,7 @@ def test_every_option_has_a_type_and_a_line(method: str) -> None:
 def test_a_method_and_a_metric_are_described() -> None:
     shown = words_of("methods", "lime")
     assert "LIME (Ribeiro 2016)" in shown and "cost samples · F" in shown and "±: above 0 speaks" in shown
-    assert "paper Ribeiro, Singh & Guestrin" in shown and "surrogate ridge or lasso ridge" in shown
+    assert "paper Ribeiro, Singh & Guestrin" in shown and "penalty float ≥ 0 1.0" in shown
     assert "samples int ≥ 1 or none none number of random z" in shown
     assert "--method lime" in shown
     shown = words_of("metrics", "hard_nc")

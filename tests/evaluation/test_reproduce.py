@@ -40,7 +40,7 @@ SMALL = Effort(
         "causal_tracing": {"samples": 1, "layers": 1},
         "integrated_gradients": {"steps": 2},
         "context_cite": {"samples": 4, "held_out": 2},
-        "gilot": {"distance": "kl"},
+        "gilot": {"nucleus": 0.1},
     },
     length=40,
 )

@@ -52,15 +52,3 @@ def worth(model: Any, ids: Tensor, mask: Tensor | float = 0.0, scale: str = "log
 def close(name: str, scores: Any, expected: Any, loosened: float = 1) -> None:
     expected = torch.as_tensor(np.asarray(expected), dtype=torch.float64)
     assert relative(torch.as_tensor(scores), expected) < loosened * zoo.tolerance(name)
-
-
-@lru_cache
-def hooked() -> Any:
-    model = zoo.bridge.__wrapped__("gpt2")
-    model.add_hook("blocks.0.hook_resid_post", doubled_at_the_end)
-    return model
-
-
-def doubled_at_the_end(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-    assert activation.shape[0] == 1
-    return torch.cat([activation[:, :-1], 2 * activation[:, -1:]], 1)

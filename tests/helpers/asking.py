@@ -196,9 +196,8 @@ def explain_by(model: Any, method: Any, target: Any = 7, n: int = 4) -> heta_len
     return method(predict(model, zoo.prompt(model, n), target))
 
 
-def alike_by_loops(states: Tensor, query: int, n: int = 4, *, center: bool) -> Tensor:
+def alike_by_loops(states: Tensor, query: int, n: int = 4) -> Tensor:
     """Cosines of a state with the first ones."""
     states = states.double()
-    mean = sum(states[i] for i in range(n)) / n if center else torch.zeros_like(states[0])
-    q = states[query] - mean
-    return torch.stack([(states[i] - mean) @ q / ((states[i] - mean).norm() * q.norm()) for i in range(n)])
+    q = states[query]
+    return torch.stack([states[i] @ q / (states[i].norm() * q.norm()) for i in range(n)])

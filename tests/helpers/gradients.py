@@ -43,10 +43,6 @@ def along(g: Callable[[Tensor], Tensor], start: Tensor, stop: Tensor, nodes: Seq
     return (mean * (stop - start)).sum(-1)
 
 
-def midpoints(steps: int) -> list[tuple[float, float]]:
-    return [((step + 0.5) / steps, 1 / steps) for step in range(steps)]
-
-
 def with_row(embeddings: Tensor, place: int, row: Tensor) -> Tensor:
     return torch.cat([embeddings[:place], row[None], embeddings[place + 1 :]])
 

@@ -121,7 +121,7 @@ def test_a_proxy_has_the_same_tokens() -> None:
 SCATTERED = np.array([[p in part for p in range(8)] for part in ((1, 2), (0,), (3, 6), (5, 6, 7), (2, 3, 4, 5, 6, 7))])
 
 
-def rows_without_each(prediction: Prediction, ablate: Any, batch: Any) -> Tensor:
+def rows_without_each(prediction: Prediction, ablate: Any) -> Tensor:
     rows: list[Tensor] = []
 
     def read(logits: Tensor) -> Tensor:
@@ -129,30 +129,34 @@ def rows_without_each(prediction: Prediction, ablate: Any, batch: Any) -> Tensor
         return torch.arange(len(rows) - len(logits), len(rows)).double()
 
     with prediction.running():
-        order = ArcJsd(ablate=ablate, batch=batch).without_each(prediction, SCATTERED, read)
+        order = ArcJsd(ablate=ablate).without_each(prediction, SCATTERED, read)
     return torch.stack(rows)[order.astype(int)]
 
 
-BATCH = pytest.mark.parametrize("batch", [1, "auto"])
+SHORT = pytest.mark.parametrize("short", [0, 128])
 
 
-@BATCH
+@SHORT
 @pytest.mark.parametrize("build", zoo.models("."))
-def test_what_is_removed_is_removed_from_the_ids(build: Callable[..., Any], batch: Any) -> None:
+def test_what_is_removed_is_removed_from_the_ids(
+    build: Callable[..., Any], short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heta_lens.methods.sources.SHORT", short)
     model = build()
     ids = zoo.prompt(model, 8)
-    rows = rows_without_each(predict(model, ids, TARGET), "remove", batch)
+    rows = rows_without_each(predict(model, ids, TARGET), "remove")
     with torch.no_grad():
         plain = [model(ids[:, ~torch.from_numpy(gone)])[0, -1].double().log_softmax(-1) for gone in SCATTERED]
     assert relative(rows, torch.stack(plain)) < 1e-5
 
 
-@BATCH
+@SHORT
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
-def test_what_is_masked_keeps_its_place(build: Callable[..., Any], batch: Any) -> None:
+def test_what_is_masked_keeps_its_place(build: Callable[..., Any], short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heta_lens.methods.sources.SHORT", short)
     model = build()
     ids = zoo.prompt(model, 8)
-    rows = rows_without_each(predict(model, ids, TARGET), "mask", batch)
+    rows = rows_without_each(predict(model, ids, TARGET), "mask")
     embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
     plain = [log_probs(torch.where(torch.from_numpy(gone)[:, None], 0, embeddings)).detach() for gone in SCATTERED]
     assert relative(rows, torch.stack(plain)) < 1e-5
@@ -178,7 +182,7 @@ def test_sentences_of_a_chat_are_those_of_its_messages(name: str, method: Any) -
     sentences = ["Hello.", "Where is the cat?", "On the mat.", "The mat", "And the dog"]
     assert found.diagnostics["sources"] == sentences
     assert sorted(place for own in places for place in own) == (~made.template).nonzero()[:, 0].tolist()
-    tokens = AttriBot(source="token").sources(asked)[1]
+    tokens = AttriBot(source="token").sources(asked)
     assert tokens.any(0).tolist() == (~made.template).tolist()
 
 

@@ -30,7 +30,6 @@ RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("reagent", {"max_steps": 3, "probes": 2}),
     ("sea_cot", {"length": 6, "explanations": 2, "temperature": 0, **BRIEF}),
     ("causal_tracing", {"samples": 2, "layers": 2}),
-    ("causal_tracing", {"samples": 2, "layers": 2, "noise": 0}),
     ("random", {}),
 ]
 
@@ -135,7 +134,6 @@ def test_scores_of_a_function_are_signed_where_one_is_below_0(sign: int, signed:
         (np.ones((6, 2)), "returned scores of shape \\(6, 2\\) for 6 tokens"),
         ("scores", "returned 'scores': return one number per token"),
         (None, "returned"),
-        (torch.ones(6, dtype=torch.complex64), "complex scores"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -1,6 +1,5 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain
-from heta_lens.methods import base
 from heta_lens.methods.cost import CHECKS, Speed, timed
 from heta_lens.model.adapter import ModelAdapter
 
@@ -133,17 +131,6 @@ def test_what_cannot_be_explained_cannot_be_estimated() -> None:
         estimate(model, ids, variant="fulll")
     with pytest.raises(ValueError, match="is more than the 2 layers"):
         estimate(model, ids, variant="ls", layers=3)
-
-
-def test_long_work_is_warned_of_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.native_bridge()
-    ids = zoo.prompt(model, 12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        explain(model, ids, method="integrated_gradients", steps=500)
-    monkeypatch.setattr(base, "LONG", 0.0)
-    with pytest.warns(UserWarning, match=r"takes up to .* 500 backwards here, about 0 min: lower steps, or choose"):
-        explain(model, ids, method="integrated_gradients", steps=500)
 
 
 def test_a_busy_machine_is_named_and_unequal_trials_give_a_range(monkeypatch: pytest.MonkeyPatch) -> None:

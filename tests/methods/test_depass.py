@@ -1,26 +1,20 @@
-"""DePass: parts add up to what they are parts of, and proportional shares are a gradient under other rules."""
+"""DePass: parts add up to what they are parts of, and are those of the authors' recursion."""
 
-from functools import partial
 from math import exp
 from typing import Any
 
 import pytest
 import torch
-from einops import einsum
 from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict, relative
 from heta_lens.attribution import Attribution
-from heta_lens.methods.depass import SHARES, DePass
-from heta_lens.methods.relevance import AttnLrp, activated, at_attention, at_norms, part
-from heta_lens.model.norms_and_neurons import neurons
-from heta_lens.prediction.gradients import clean_gradients
+from heta_lens.methods.depass import DePass
 
 N, TARGET, FOIL = 7, 7, 20
 ALL = pytest.mark.parametrize("build", zoo.models("^(?!.*(gemma2|olmo2|gptoss|post_norm)$)"))
 PLAIN = pytest.mark.parametrize("build", zoo.models("-(llama|phi3)$"))  # without a bias or an embedding of positions
-SHARE = pytest.mark.parametrize("share", ["softmax", *SHARES])
 
 
 def split(model: Any, target: Any = TARGET, **options: Any) -> Attribution:
@@ -32,42 +26,16 @@ def logit(model: Any, token: int = TARGET) -> float:
         return float(model(zoo.prompt(model, N))[0, -1, token])
 
 
-@SHARE
 @ALL
-def test_parts_add_up_to_the_logit(build: Any, share: Any) -> None:
+def test_parts_add_up_to_the_logit(build: Any) -> None:
     """That they add up to the stream is checked at every layer, and raised where it is not so."""
-    found = split(build(), share=share)
+    found = split(build())
     assert float(found.scores.sum()) + found.diagnostics["absorbed"] == pytest.approx(logit(build()), rel=1e-6)
 
 
-@pytest.mark.parametrize("share", ["softmax", "max", "linear", "taylor"])
 @PLAIN
-def test_where_there_is_nothing_but_tokens_they_have_all_of_it(build: Any, share: Any) -> None:
-    assert abs(split(build(), share=share).diagnostics["absorbed"]) < 1e-5 * abs(logit(build()))
-
-
-@pytest.mark.parametrize("build", zoo.models("-gpt2$"))
-def test_proportional_shares_of_plain_neurons_are_cp_lrp(build: Any) -> None:
-    prediction = predict(build(), zoo.prompt(build(), N), TARGET)
-    linear = DePass(share="taylor")(prediction).scores
-    assert relative(linear, AttnLrp(rule="cp_lrp")(prediction).scores) < 1e-6
-
-
-@PLAIN
-def test_proportional_shares_of_gated_neurons_leave_what_is_gated_alone(build: Any) -> None:
-    prediction = predict(build(), zoo.prompt(build(), N), TARGET)
-    adapter = prediction.adapter
-    hooks = [*at_norms(adapter), *at_attention(adapter, (0.0, 0.0, 1.0))]
-    for layer in range(adapter.layers):
-        mlp, into = neurons(adapter, layer), list[tuple[Tensor, Tensor]]()
-        assert mlp is not None and mlp.gated is not None
-        hooks += [(mlp.before, partial(part, into)), (mlp.gated, Tensor.detach), (mlp.after, partial(activated, into))]
-    with prediction.running():
-        run = clean_gradients(
-            [prediction], lambda prediction, logits: prediction.read(logits, "logit"), lambda _: hooks
-        )
-    plain = einsum(prediction.embeddings, run.gradients[0], "pos d, pos d -> pos")
-    assert relative(DePass(share="taylor")(prediction).scores, plain) < 1e-6
+def test_where_there_is_nothing_but_tokens_they_have_all_of_it(build: Any) -> None:
+    assert abs(split(build()).diagnostics["absorbed"]) < 1e-5 * abs(logit(build()))
 
 
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
@@ -76,7 +44,7 @@ def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
     assert relative(both, split(build()).scores - split(build(), FOIL).scores) < 1e-9
 
 
-def plain(model: Any, ids: Tensor, share: str) -> list[float]:
+def plain(model: Any, ids: Tensor) -> list[float]:
     """The authors' recursion on a Llama, one neuron after the other; what they drop goes on as a last part."""
     with torch.no_grad():
         _, cache = model.run_with_cache(ids)
@@ -101,7 +69,7 @@ def plain(model: Any, ids: Tensor, share: str) -> list[float]:
             )
             written = mlp.act_fn(mlp.gate_proj(read)) * mlp.up_proj(read)
             shares = [
-                [shared(added[:, place, neuron].tolist(), place, share) for neuron in range(added.shape[2])]
+                [shared(added[:, place, neuron].tolist(), place) for neuron in range(added.shape[2])]
                 for place in range(count)
             ]
             parts = parts + mlp.down_proj(torch.tensor(shares).permute(2, 0, 1).to(written) * written)
@@ -109,33 +77,23 @@ def plain(model: Any, ids: Tensor, share: str) -> list[float]:
         return (last @ whole.lm_head.weight[TARGET])[:-1].tolist()
 
 
-def shared(added: list[float], place: int, share: str) -> list[float]:
-    """A neuron's shares at a place: the first token has all of its own, and none elsewhere, but for taylor."""
-    if share == "taylor":
-        return [one / sum(added) for one in added]
+def shared(added: list[float], place: int) -> list[float]:
+    """A neuron's shares at a place: the first token has all of its own, and none elsewhere."""
     live = {number: one for number, one in enumerate(added) if one != 0 and number > 0}
     if place == 0:
         live = {0: 1.0}
-    most, least = (of(live.values(), default=0.0) for of in (max, min))
-    weights = {
-        "softmax": {number: exp((one - most) / 0.1) for number, one in live.items()},
-        "max": {number: float(one == most) for number, one in live.items()},
-        "relu": {number: max(one, 0.0) for number, one in live.items()},
-        "linear": {number: one - least if most > least else 1.0 for number, one in live.items()},
-    }[share]
-    if not sum(weights.values()):
-        weights = {len(added) - 1: 1.0}
+    most = max(live.values(), default=0.0)
+    weights = {number: exp((one - most) / 0.1) for number, one in live.items()} or {len(added) - 1: 1.0}
     return [weights.get(number, 0.0) / sum(weights.values()) for number in range(len(added))]
 
 
-@SHARE
 @pytest.mark.parametrize("first", ["<bos>", 5])
-def test_shares_are_the_authors_with_and_without_a_begin_of_text(share: Any, first: Any) -> None:
+def test_shares_are_the_authors_with_and_without_a_begin_of_text(first: Any) -> None:
     model = zoo.bridge("llama")
     ids = zoo.prompt(model, N)
     ids[0, 0] = model.tokenizer.bos_token_id if first == "<bos>" else first
-    found = DePass(share=share)(predict(model, ids, TARGET)).scores
-    assert relative(found, torch.tensor(plain(model, ids, share))) < 1e-4
+    found = DePass()(predict(model, ids, TARGET)).scores
+    assert relative(found, torch.tensor(plain(model, ids))) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,6 @@ def check_one_gradient(model: Any, ids: Tensor, asked: Prediction, scale: Any) -
     gradient = slope(plain(model, ids, scale=scale), embeddings)
     assert relative(InputXGradient(scale=scale)(asked).scores, (gradient * embeddings).sum(-1)) < 1e-6
     assert relative(GradientNorm(scale=scale)(asked).scores, gradient.square().sum(-1).sqrt()) < 1e-6
-    assert relative(GradientNorm(scale=scale, order=1)(asked).scores, gradient.abs().sum(-1)) < 1e-6
 
 
 def test_a_contrast_of_what_is_not_linear_follows_the_difference_of_gradients() -> None:
@@ -120,12 +119,10 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 
 
 @ONE_EACH
-def test_input_x_gradient_is_captums_and_one_point_of_integrated_gradients(build: Callable[..., Any]) -> None:
+def test_input_x_gradient_is_captums(build: Callable[..., Any]) -> None:
     model = build()
     ids = zoo.prompt(model, N)
     found = scores(InputXGradient(), model, ids)
-    right = IntegratedGradients(steps=1, rule="right", keep_bos=False)
-    assert relative(scores(right, model, ids), found) < 1e-9
     captum = pytest.importorskip("captum.attr")
     embeddings = plain_embeddings(model, ids)[None].requires_grad_()
     theirs = captum.InputXGradient(every(plain(model, ids))).attribute(embeddings)
@@ -149,9 +146,6 @@ def test_grad_cam_is_what_hooks_find(build: Callable[..., Any], layer: int | Non
     found = GradCam(layer=layer, scale="prob")(asked)
     assert relative(found.scores, (clean @ gradient.mean(0)).relu()) < 1e-6
     assert found.diagnostics["layer"] == (1 if layer is None else layer)
-    own = GradCam(layer=layer, scale="prob", elementwise=True)(asked)
-    expected = (clean * gradient).sum(-1).relu()
-    assert torch.allclose(own.scores, expected, rtol=1e-6, atol=1e-9)
 
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gemma2)$"))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
-from helpers.gradients import TARGET, N, along, every, midpoints, plain, scores, slope, value, with_row
+from helpers.gradients import TARGET, N, along, every, plain, scores, slope, value, with_row
 from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
     Faml,
@@ -21,15 +21,6 @@ from heta_lens.methods.integrated_gradients import (
     quadrature,
 )
 from heta_lens.methods.leave_one_out import LeaveOneOut
-
-RULES = ("gauss_legendre", "left", "right", "middle", "trapezoid")
-
-
-CAPTUM = {
-    "gauss_legendre": "gausslegendre",
-    **{rule: f"riemann_{rule}" for rule in ("left", "right", "middle", "trapezoid")},
-}
-
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 
@@ -42,19 +33,19 @@ def kept_first(start: Tensor, embeddings: Tensor) -> Tensor:
     return torch.cat([embeddings[:1], start[1:]])
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_points_and_weights_are_captums_but_that_its_trapezoid_does_not_sum_to_one(rule: Any) -> None:
+def points(steps: int) -> list[tuple[float, float]]:
+    """Places on a path and their weights."""
+    return [*zip(*(values.tolist() for values in quadrature(steps)), strict=True)]
+
+
+def test_points_and_weights_are_captums() -> None:
     pytest.importorskip("captum")
     from captum.attr._utils.approximation_methods import approximation_parameters
 
-    steps = 5
-    sizes, places = approximation_parameters(CAPTUM[rule])
-    theirs = torch.tensor(sizes(steps), dtype=torch.float64)
-    nodes, weights = quadrature(rule, steps)
-    assert nodes.tolist() == pytest.approx([float(place) for place in places(steps)])
-    whole = (steps - 1) / steps if rule == "trapezoid" else 1.0
-    assert float(theirs.sum()) == pytest.approx(whole)
-    assert (weights * whole).tolist() == pytest.approx(theirs.tolist())
+    sizes, places = approximation_parameters("gausslegendre")
+    nodes, weights = zip(*points(5), strict=True)
+    assert nodes == pytest.approx([float(place) for place in places(5)])
+    assert weights == pytest.approx([float(size) for size in sizes(5)])
 
 
 @MODEL
@@ -62,10 +53,10 @@ def test_integrated_gradients_are_what_a_loop_finds(build: Callable[..., Any]) -
     model = build()
     ids = zoo.prompt(model, N)
     embeddings = plain_embeddings(model, ids)
-    method = IntegratedGradients(steps=5, rule="middle", mask="zero", batch=2)
+    method = IntegratedGradients(steps=5, mask="zero", batch=2)
     found = method(predict(model, ids, TARGET))
     g, start = plain(model, ids), kept_first(torch.zeros_like(embeddings), embeddings)
-    expected = along(g, start, embeddings, midpoints(5))
+    expected = along(g, start, embeddings, points(5))
     assert relative(found.scores, expected) < 1e-6
     gap = abs(value(g, embeddings) - value(g, start) - float(expected.sum()))
     assert found.diagnostics["completeness_gap"] == pytest.approx(gap, abs=1e-6)
@@ -73,19 +64,17 @@ def test_integrated_gradients_are_what_a_loop_finds(build: Callable[..., Any]) -
 
 @pytest.mark.slow
 @ONE_EACH
-@pytest.mark.parametrize("rule", RULES)
-def test_integrated_gradients_are_captums(build: Callable[..., Any], rule: Any) -> None:
+def test_integrated_gradients_are_captums(build: Callable[..., Any]) -> None:
     captum = pytest.importorskip("captum.attr")
     model, steps = build(), 6
     ids = zoo.prompt(model, N)
     embeddings = plain_embeddings(model, ids)
     start = kept_first(embeddings.mean(0).expand(N, -1), embeddings)
     theirs = captum.IntegratedGradients(every(plain(model, ids))).attribute(
-        embeddings[None].requires_grad_(), start[None], n_steps=steps, method=CAPTUM[rule]
+        embeddings[None].requires_grad_(), start[None], n_steps=steps
     )
-    whole = (steps - 1) / steps if rule == "trapezoid" else 1.0
-    found = scores(IntegratedGradients(steps=steps, rule=rule, mask="mean"), model, ids)
-    assert relative(found, theirs[0].sum(-1).detach() / whole) < 1e-6  # captum weighs in float32
+    found = scores(IntegratedGradients(steps=steps, mask="mean"), model, ids)
+    assert relative(found, theirs[0].sum(-1).detach()) < 1e-6  # captum weighs in float32
 
 
 @ONE_EACH
@@ -123,13 +112,11 @@ def test_sequential_integrated_gradients_are_what_a_loop_finds(build: Callable[.
     model = build()
     ids = zoo.prompt(model, N)
     embeddings, g = plain_embeddings(model, ids), plain(model, ids, scale="logit")
-    found = SequentialIntegratedGradients(steps=2, rule="middle", mask="zero", scale="logit", batch=4)(
-        predict(model, ids, TARGET)
-    )
+    found = SequentialIntegratedGradients(steps=2, mask="zero", scale="logit", batch=4)(predict(model, ids, TARGET))
     expected, gaps = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
     for place in range(1, N):
         without = with_row(embeddings, place, torch.zeros_like(embeddings[0]))
-        expected[place] = along(g, without, embeddings, midpoints(2))[place]
+        expected[place] = along(g, without, embeddings, points(2))[place]
         gaps[place] = abs(value(g, embeddings) - value(g, without) - expected[place])
     assert relative(found.scores, expected) < 1e-6
     assert relative(found.diagnostics["completeness_gaps"], gaps) < 1e-4
@@ -180,9 +167,7 @@ def test_neighbours_are_those_of_scikit_learn_and_ties_go_to_the_first() -> None
     assert near(line, torch.tensor([3, 1]), 4) == [[0, 1, 2, 6], [0, 3, 4, 6]]
 
 
-def slow_words(
-    table: Tensor, word: int, baseline: Tensor, steps: int, count: int, strategy: str
-) -> tuple[list[Tensor], list[int]]:
+def slow_words(table: Tensor, word: int, baseline: Tensor, steps: int, count: int) -> tuple[list[Tensor], list[int]]:
     """The words on the way from one to the baseline: their embeddings and ids, -1 for the baseline."""
     rows, nothing = table.tolist(), baseline.tolist()
     path, here = [word], rows[word]
@@ -197,12 +182,11 @@ def slow_words(
             for other in sorted(other for _, other in far[:count]):
                 if other in path or rows[other] == nothing:
                     continue
-                gaps, inside = [], 0
+                gaps = []
                 for c, b, a in zip(rows[other], here, nothing, strict=True):
                     fits = min(a, b) <= c <= max(a, b)
-                    inside += fits
                     gaps.append(0.0 if fits else c - (b - (b - a) / steps))
-                badness = sum(gap**2 for gap in gaps) ** 0.5 if strategy == "greedy" else -inside
+                badness = sum(gap**2 for gap in gaps) ** 0.5
                 if best is None or badness < best[0] - 1e-12:
                     best = badness, other
         path.append(-1 if best is None else best[1])
@@ -211,20 +195,19 @@ def slow_words(
     return found, path[1:]
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "maxcount"])
 @pytest.mark.parametrize(("count", "steps"), [(1, 4), (5, 6), (39, 3), (39, 45)])
-def test_anchors_are_what_a_loop_finds(strategy: Any, count: int, steps: int) -> None:
+def test_anchors_are_what_a_loop_finds(count: int, steps: int) -> None:
     table = torch.randn(40, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     table[30:] = table[30:].round()  # where ties are
     tokens = torch.tensor([0, 7, 31, 12])
     for baseline in (table[12], torch.zeros(4, dtype=torch.float64)):
-        found = anchor_words(table, baseline, steps, strategy, count, tokens)
-        slow = [slow_words(table, token, baseline, steps, count, strategy)[0] for token in tokens.tolist()]
+        found = anchor_words(table, baseline, steps, count, tokens)
+        slow = [slow_words(table, token, baseline, steps, count)[0] for token in tokens.tolist()]
         assert torch.equal(found, torch.stack([torch.stack(path) for path in slow]))
 
 
 @MODEL
-@pytest.mark.parametrize("options", [{}, {"strategy": "maxcount", "mask": "zero", "neighbours": 8, "factor": 1}])
+@pytest.mark.parametrize("options", [{}, {"mask": "zero", "neighbours": 8}])
 def test_discretized_integrated_gradients_are_what_a_loop_finds(
     build: Callable[..., Any], options: dict[str, Any]
 ) -> None:
@@ -235,22 +218,20 @@ def test_discretized_integrated_gradients_are_what_a_loop_finds(
     size = model.cfg.d_vocab
     table = torch.cat([plain_embeddings(model, some[None]) for some in torch.arange(size).split(50)])
     baseline = torch.zeros_like(table[0]) if "mask" in options else table[model.tokenizer.pad_token_id]
-    count, strategy = options.get("neighbours", size - 1), options.get("strategy", "greedy")
+    count = options.get("neighbours", size - 1)
     paths = [[embeddings[0]] * (steps + 2)]
     for place in range(1, N):
-        anchors, _ = slow_words(table, int(ids[0, place]), baseline, steps, count, strategy)
+        anchors, _ = slow_words(table, int(ids[0, place]), baseline, steps, count)
         backwards = [embeddings[place]]
         for anchor in anchors:
             b = backwards[-1]
             fits = ((anchor - baseline) * (b - anchor) >= 0) & ((b != baseline) | (anchor == b))
             backwards.append(torch.where(fits, anchor, b - (b - baseline) / steps))
         paths.append([baseline, *reversed(backwards)])
-    points = [torch.stack(row) for row in zip(*paths, strict=True)]
-    if "factor" in options:
-        points = [point for a, b in pairwise(points) for point in (a, (a + b) / 2)] + points[-1:]
-    expected = sum(((b - a) * slope(g, a)).sum(-1) for a, b in pairwise(points))
+    path = [torch.stack(row) for row in zip(*paths, strict=True)]
+    expected = sum(((b - a) * slope(g, a)).sum(-1) for a, b in pairwise(path))
     assert relative(found.scores, expected) < 1e-6
-    gap = abs(value(g, embeddings) - value(g, points[0]) - float(expected.sum()))
+    gap = abs(value(g, embeddings) - value(g, path[0]) - float(expected.sum()))
     assert found.diagnostics["completeness_gap"] == pytest.approx(gap, abs=1e-6)
 
 
@@ -270,9 +251,7 @@ def slow(model: Any, ids: Tensor, method: Faml, reference: Tensor, target: int =
         m = theta.sigmoid()[:, None]
         like = log_probs(m * embeddings + (1 - m) * reference)
         unlike = log_probs((1 - m) * embeddings + m * reference)
-        little = (
-            torch.nn.functional.binary_cross_entropy(m, torch.zeros_like(m)) if method.penalty == "bce" else m.mean()
-        )
+        little = torch.nn.functional.binary_cross_entropy(m, torch.zeros_like(m))
         missed = -torch.log(1 - unlike[target].exp())
         loss = method.fidelity * -(clean * like).sum() + method.sparsity * little + method.complement * missed
         theta.grad = torch.autograd.grad(loss, theta)[0]
@@ -304,7 +283,7 @@ def test_masks_are_what_the_formula_says(build: Callable[..., Any]) -> None:
     "options",
     [
         {"fidelity": 0},
-        {"sparsity": 2.0, "penalty": "l1"},
+        {"sparsity": 2.0},
         {"complement": 3.0},
         {"rate": 0.5, "steps": 4},
         {"mask": "mean"},

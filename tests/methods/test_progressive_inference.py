@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from helpers.ablations import TARGET, N, close, found, hooked, read, worth
+from helpers.ablations import N, close, found, read, worth
 from helpers.asking import plain_embeddings
 from heta_lens.methods.progressive_inference import ProgressiveInference
 
@@ -26,17 +26,6 @@ def test_a_single_pass_tells_what_each_token_changed(name: str, scale: Any) -> N
     some = found(model, ProgressiveInference(scale=scale))
     close(name, some.scores, np.diff([0.0, *p]))
     assert some.scores.sum() == pytest.approx(p[-1], abs=1e-6) and some.diagnostics["forwards"] == 1
-    begun = found(model, ProgressiveInference(scale=scale, before="bos"))
-    assert torch.equal(begun.scores[1:], some.scores[1:]) and begun.scores[0] == 0
-
-
-def test_a_context_without_a_beginning_gets_one_to_start_from() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)[:, 1:]
-    some = found(model, ProgressiveInference(before="bos"), ids)
-    with torch.no_grad():
-        bos = model(torch.tensor([[zoo.tokenizer().bos_token_id]]))[0, -1].softmax(-1)[TARGET]
-        end = model(ids)[0, -1].softmax(-1)[TARGET]
-    assert float(some.scores.sum()) == pytest.approx(float(end - bos)) and some.diagnostics["forwards"] == 2
 
 
 @pytest.mark.parametrize(
@@ -77,14 +66,3 @@ def test_many_passes_are_pooled_into_shapley_values(name: str, options: dict[str
     close(name, some.scores, [0.0] * first + torch.linalg.solve(saddle, right)[:-1].tolist(), 100)
     assert some.diagnostics["forwards"] == samples + 2 and some.diagnostics["coalitions"] == len(pooled)
     assert some.diagnostics["completeness_gap"] < 1e-9
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_beginning_needs_a_token_and_no_hooks() -> None:
-    model = hooked()
-    with pytest.raises(ValueError, match="runs a prompt of one token"):
-        found(model, ProgressiveInference(before="bos"), torch.tensor([[5, 6, 7]]))
-    bare = zoo.native_bridge.__wrapped__()
-    bare.tokenizer = None
-    with pytest.raises(ValueError, match="before='bos' needs a tokenizer with such a token"):
-        found(bare, ProgressiveInference(before="bos"), torch.tensor([[5, 6, 7]]))

@@ -143,9 +143,6 @@ def test_sea_cot_can_ask_somebody_else_what_entails_the_claim(build: Callable[..
     assert found.diagnostics["entailed"].tolist() == [float("e" in text) for text in texts]
     assert len(set(found.diagnostics["entailed"].tolist())) == 2
     assert "judge" in str(found.options["entail"])
-    best = SeaCot(**SHORT | {"entail": judge, "weights": "argmax"})(asked).diagnostics
-    merits = best["entailed"] + best["shared"]
-    assert best["weights"].tolist() == [float(row == int(merits.argmax())) for row in range(len(merits))]
 
 
 @ONE_EACH
@@ -153,16 +150,13 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     model = build()
     ids = zoo.prompt(model, 8)
     asked = predict(model, ids, 30)
-    with pytest.raises(ValueError, match="'sea_cot' explains one token, and cannot contrast"):
+    with pytest.raises(ValueError, match="'sea_cot' explains one token, and cannot explain the contrast"):
         SeaCot(**SHORT)(predict(model, ids, (30, 31)))
     with pytest.raises(ValueError, match=r"'sea_cot' takes 170 positions, .*: make length=100 smaller"):
         SeaCot()(asked)
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):
         with pytest.raises(ValueError, match=r"must have \{explanation\} and \{claim\} in it, each once"):
             SeaCot(entail=wrong)
-    for wrong in (1.5, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=f"entail gave {wrong!r} for '.*', which is not a probability"):
-            SeaCot(**SHORT | {"entail": lambda *_, wrong=wrong: wrong})(asked)
     monkeypatch.setattr("heta_lens.methods.sea_cot.YES", " No")
     with pytest.raises(ValueError, match="' No' and ' No' alike"):
         SeaCot(**SHORT)(asked)

@@ -74,10 +74,9 @@ def test_estimates_come_near(estimator: Any) -> None:
     assert torch.equal(again.scores, near.scores)
 
 
-@pytest.mark.parametrize("spread", ["share", "copy"])
-def test_sentences_are_removed_from_the_ids(spread: Any) -> None:
+def test_sentences_are_removed_from_the_ids() -> None:
     model, ids = zoo.bridge("gpt2"), ids_of()
-    some = found(model, Shapiq(order=2, spread=spread), ids)
+    some = found(model, Shapiq(order=2), ids)
     places = some.diagnostics["source_positions"]
 
     def v(there: list[int]) -> float:
@@ -87,8 +86,8 @@ def test_sentences_are_removed_from_the_ids(spread: Any) -> None:
 
     players = [*range(len(places))]
     values = [by_definition(v, players, (player,)) for player in players]
-    close("bridge-gpt2", some.diagnostics["source_values"], values, 20)
-    pair = by_definition(v, players, (0, 2)) / (len(places[0]) * len(places[2]) if spread == "share" else 1)
+    close("bridge-gpt2", some.diagnostics["source_scores"], values, 20)
+    pair = by_definition(v, players, (0, 2)) / (len(places[0]) * len(places[2]))
     assert some.interactions is not None
     assert float(some.interactions[places[0][0], places[2][1]]) == pytest.approx(pair, rel=1e-3)
     assert float(some.interactions[places[2][1], places[0][0]]) == pytest.approx(pair, rel=1e-3)
@@ -112,10 +111,6 @@ def test_pairs_need_as_many_samples_as_there_are() -> None:
         Shapiq(source="token", samples=60, order=2).check(asked)
     long = predict(model, zoo.prompt(model, 60), TARGET)
     assert Shapiq(source="token", order=2).work(long) == Work(2 + 59 + 59 * 58 // 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heta_lens.methods.shapiq.MOST_IN_PAIRS", 50)
-        with pytest.raises(ValueError, match="order=2 has 1711 pairs of 59 sources: give order=1, "):
-            Shapiq(source="token", order=2).check(long)
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from heta_lens.methods.surrogates import ContextCite, KernelShap, Lime
 
 QUICK: dict[str, Method] = {
     "lime": Lime(samples=20),
-    "lime, lasso": Lime(samples=30, surrogate="lasso"),
     "kernel_shap": KernelShap(samples=18),
     "kernel_shap, every coalition": KernelShap(),
     "context_cite": ContextCite(samples=12, held_out=4),
@@ -44,7 +43,7 @@ def test_a_contrast_is_explained_on_any_scale(method: Method) -> None:
     model = zoo.bridge("gpt2")
     both, one, other = (found(model, method, target=target).scores for target in ((TARGET, FOIL), TARGET, FOIL))
     assert both.isfinite().all() and not torch.equal(both, one)
-    if "lasso" not in str(method) and method.name != "context_cite":
+    if method.name != "context_cite":
         assert relative(both, one - other) < 1e-9
 
 
@@ -68,8 +67,7 @@ def near(z: list[bool], width: float) -> float:
 LIME_OPTIONS: list[dict[str, Any]] = [
     {"samples": 20},
     {"samples": 30, "keep": 0.4, "width": 0.6, "penalty": 3, "seed": 4, "keep_bos": False, "scale": "log_odds"},
-    {"samples": 25, "surrogate": "lasso"},
-    {"samples": 25, "surrogate": "lasso", "penalty": 0.002, "mask": "mean"},
+    {"samples": 25, "penalty": 0.1, "mask": "mean"},
 ]
 
 
@@ -96,12 +94,8 @@ def test_lime_is_the_linear_model_that_fits_near_the_context(name: str, options:
     y = torch.tensor([of(some) for some in kept], dtype=torch.float64)
     pi = torch.tensor([near(row, options.get("width", 0.25)) for row in z], dtype=torch.float64)
     z = torch.tensor(z, dtype=torch.float64)
-    if options.get("surrogate") == "lasso":
-        plain = Lasso(alpha=options.get("penalty", 0.01), tol=1e-12, max_iter=10**6).fit(z, y, sample_weight=pi)
-        expected, intercept = torch.from_numpy(plain.coef_), float(plain.intercept_)
-    else:
-        *weights, intercept = least(z, y, pi, options.get("penalty", 1.0)).tolist()
-        expected = torch.tensor(weights, dtype=torch.float64)
+    *weights, intercept = least(z, y, pi, options.get("penalty", 1.0)).tolist()
+    expected = torch.tensor(weights, dtype=torch.float64)
     some = found(model, Lime(**options))
     close(name, some.scores, [0.0] * first + expected.tolist(), 20)
     assert some.diagnostics["intercept"] == pytest.approx(intercept, abs=1e-4)
@@ -119,14 +113,14 @@ def test_captums_lime_makes_the_same_of_the_same_samples() -> None:
 
     theirs = attr.LimeBase(
         lambda inputs: torch.tensor([of([0, *[1 + k for k in range(N - 1) if inputs[0, k]]])]),
-        linear.SkLearnLasso(alpha=0.01),
+        linear.SkLearnRidge(alpha=1.0),
         similarity_func=lambda _, __, row, **___: near(row[0].bool().tolist(), 0.25),
         perturb_func=lambda _, **__: torch.tensor([next(z)]).double(),
         perturb_interpretable_space=True,
         from_interp_rep_transform=lambda row, _, **__: row,
         to_interp_rep_transform=None,
     ).attribute(torch.ones(1, N - 1).double(), n_samples=31)
-    ours = found(model, Lime(samples=30, surrogate="lasso")).scores[1:]
+    ours = found(model, Lime(samples=30)).scores[1:]
     assert relative(ours, theirs[0]) < 1e-3
 
 
@@ -164,11 +158,10 @@ def test_kernel_shap_finds_shapley_values(name: str, keep_bos: bool) -> None:
 
 @KINDS
 @pytest.mark.parametrize("samples", [16, 24])
-@pytest.mark.parametrize("paired", [True, False])
-def test_kernel_shap_shares_out_all_there_is(name: str, samples: int, paired: bool) -> None:
+def test_kernel_shap_shares_out_all_there_is(name: str, samples: int) -> None:
     model = BUILD[name]()
     ids = zoo.prompt(model, 9)
-    some = found(model, KernelShap(samples=samples, paired=paired, scale="log_odds"), ids)
+    some = found(model, KernelShap(samples=samples, scale="log_odds"), ids)
     of = worth(model, ids, scale="log_odds")
     assert not some.diagnostics["exact"] and some.diagnostics["completeness_gap"] < 1e-12
     close(name, some.scores.sum(), of(range(9)) - of([0]))
@@ -241,7 +234,7 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     weights, intercept = official_fit(masks, [after(model, left(row)) for row in masks])
     place = (query[0], query[-1] + 1)
     some = found(model, ContextCite(query=(place,), seed=7), ids)
-    close(name, some.diagnostics["source_weights"], weights, 20)
+    close(name, some.diagnostics["source_scores"], weights, 20)
     assert some.diagnostics["intercept"] == pytest.approx(intercept, abs=1e-4)
     assert some.diagnostics["source_positions"] == [tuple(first), tuple(second), tuple(third)]
     assert some.diagnostics["sources"] == [
@@ -252,8 +245,6 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     for weight, source in zip(weights, (first, second, third), strict=True):
         close(name, some.scores[source], [weight / len(source)] * len(source), 20)
     assert (some.scores[[0, *query]] == 0).all()
-    copied = found(model, ContextCite(query=(place,), seed=7, spread="copy"), ids).scores
-    assert torch.allclose(copied[first], some.scores[first] * len(first))
     more = official_masks(16, 3, ids=ids, seed=7, after=64)
     y = np.array([after(model, left(row)) for row in more])
     fit = 1 - ((y - intercept - np.array(more) @ weights) ** 2).sum() / ((y - y.mean()) ** 2).sum()
@@ -296,7 +287,5 @@ def test_what_leaves_no_source_is_refused() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=rf"query=\(\(0, {N}\),\) leaves no source: none of the {N} tokens"):
         found(model, ContextCite(query=((0, N),)))
-    with pytest.raises(ValueError, match="the splitter leaves no source"):
-        found(model, ContextCite(splitter=lambda _: []))
     with pytest.raises(ValueError, match="samples=1 must be at least 2"):
         ContextCite(samples=1)

@@ -149,5 +149,5 @@ def test_every_token_of_an_answer_is_cited_alike(
         weights, intercept = their._get_attributions_for_ids_range(k, k + 1)
         assert some["sources"] == [source.strip() for source in their.sources]
         close = max(1e-7, zoo.tolerance(f"bridge-{family}"))  # Hugging Face has some norms in float32
-        assert some["source_weights"] == pytest.approx(weights, rel=close, abs=1e-9)
+        assert some["source_scores"] == pytest.approx(weights, rel=close, abs=1e-9)
         assert some["intercept"] == pytest.approx(intercept, rel=close)
