@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -60,13 +60,10 @@ def count(kind: str, rows: int) -> None:
 
 
 @contextmanager
-def counting(counts: Counter[str], bar: "Bar | None" = None) -> Iterator[Counter[str]]:
+def counting(counts: Counter[str]) -> Iterator[Counter[str]]:
     """Count the work inside a block in ``counts``, and nowhere else."""
-    before = _counting.set(Progress(counts, bar=bar))
-    try:
+    with Progress(counts).receiving():
         yield counts
-    finally:
-        _counting.reset(before)
 
 
 @dataclass
@@ -83,11 +80,17 @@ class Progress:
             self.bar.advance(kind, units)
 
     @contextmanager
-    def step(self) -> Iterator["Progress"]:
+    def receiving(self) -> Iterator["Progress"]:
+        """Count the model's work inside a block here, and nowhere else."""
+        before = _counting.set(self)
+        try:
+            yield self
+        finally:
+            _counting.reset(before)
+
+    def step(self) -> AbstractContextManager["Progress"]:
         """Create a part of the work with separate counts, and count the model's work inside the block there."""
-        part = Progress(bar=self.bar)
-        with counting(part.ran, part.bar):
-            yield part
+        return Progress(bar=self.bar).receiving()
 
     def cost(self) -> dict[str, int | float]:
         return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
@@ -108,9 +111,8 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
             if total:
                 bars.add_task(kind, total=total)
         bar = Bar(bars, perf_counter() + (PATIENCE if show is None else 0.0))
-    progress = Progress(bar=bar)
     try:
-        with counting(progress.ran, bar):
+        with Progress(bar=bar).receiving() as progress:
             yield progress
     finally:
         if bar is not None and bar.bars.live.is_started:

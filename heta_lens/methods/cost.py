@@ -13,7 +13,6 @@ import torch
 from einops import repeat
 
 from heta_lens._util.options import check_at_least, chosen
-from heta_lens._util.python import quietly
 from heta_lens._util.work import Work, counting
 from heta_lens.methods.base import TRIED, FunctionMethod, Method
 from heta_lens.methods.heta.cost import cheaper_options, longest_run, work_and_positions
@@ -92,13 +91,13 @@ def estimated(
         method.check(prediction)
     if memory is not None:
         check_at_least("memory", memory, 1)
-    shortest, longest = min(predictions, key=len), max(predictions, key=len)
+    longest = max(predictions, key=len)
     n, free = len(longest), available(longest.adapter.device) // 2 if memory is None else int(memory)
     pace = seconds_per_position(longest)
 
     def cost(method: Method) -> Estimate:
         groups = method.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
-        runs = [_work_and_positions(method, group) for group in groups]
+        runs = [work_and_positions(method, group) for group in groups]
         work, positions = sum((work for work, _ in runs), Work()), sum(positions for _, positions in runs)
         run = longest_run(method.windows(longest)) if isinstance(method, Heta) else n
         batches = partial(longest.prompt.batches, free=free)
@@ -117,23 +116,12 @@ def estimated(
             free=free,
         )
 
-    own, *others = map(cost, [method, *_cheaper(method, len(shortest))])
+    own, *others = map(cost, [method, *cheaper_options(method, min(map(len, predictions)))])
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
     fits = own.memory <= free
     better = [other for other in others if other.memory <= free and (not fits or other.seconds < own.seconds)]
     return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
-
-
-def _work_and_positions(method: Method, predictions: Sequence[Prediction]) -> tuple[Work, float]:
-    if isinstance(method, Heta):
-        return work_and_positions(method, predictions)
-    work = method.work(predictions[-1])
-    return work, work.worth * len(predictions[-1])
-
-
-def _cheaper(method: Method, tokens: int) -> list[Heta]:
-    return quietly(lambda: [*cheaper_options(method, tokens)]) if isinstance(method, Heta) else []
 
 
 @torch.no_grad()
@@ -296,7 +284,7 @@ def estimate_memory(
         )
 
     own = predicted(wanted)
-    others = [] if own.fits else map(predicted, _cheaper(wanted, tokens))
+    others = [] if own.fits else map(predicted, cheaper_options(wanted, tokens))
     smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
     return replace(own, smaller=tuple(smaller))
 
@@ -310,10 +298,6 @@ M = TypeVar("M", bound=Method)
 LEAST, LARGEST = range(1, 9), 2**21  # sizes that are tried as the least one, and the end of all sizes
 
 
-class OverBudget(ValueError):
-    """A method that costs more, however little of it is done."""
-
-
 def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     """The method with as much work as a budget of so many plain forwards allows, as `Work.worth` counts them.
 
@@ -322,7 +306,7 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     left as it is, if it costs no more.
     """
     if isinstance(method, FunctionMethod):
-        raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
+        raise ValueError("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
     method.check(prediction)
     for name in (name for name in method.scaled_by if name not in method.without_effect):
 
@@ -339,5 +323,5 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
             method.check(prediction)
             return method
     if (cost := method.work(prediction).worth) > budget:
-        raise OverBudget(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
+        raise ValueError(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
     return method

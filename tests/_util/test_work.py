@@ -7,11 +7,9 @@ from time import sleep
 
 import pytest
 import torch
-from rich.console import Console
-from rich.progress import Progress as Bars
 
 from heta_lens._util import work as module
-from heta_lens._util.work import Allocations, Bar, Progress, Work, count, counting, working
+from heta_lens._util.work import Allocations, Progress, Work, count, counting, working
 
 
 def test_what_is_counted_goes_to_the_innermost_count_only():
@@ -92,30 +90,6 @@ def test_an_error_goes_through_and_leaves_the_terminal_usable():
     with redirect_stderr(screen), pytest.raises(KeyError, match="inside"):
         fail_while_working()
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor, shown and hidden
-
-
-def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
-    """Of a thousand units, with a clock that goes on by a tenth of a second whenever it is read."""
-    clock = iter(number / 10 for number in range(10_000))
-    bars = Bars(console=Console(file=screen, force_terminal=True), get_time=lambda: next(clock), auto_refresh=False)
-    bars.add_task("hvps", total=1000, kind="hvps")
-    return Bar(bars, due, advice.pop)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_said", set())
-
-
-def test_what_is_cheaper_is_said_once() -> None:
-    screen, advice = io.StringIO(), ["groups=8 would take half", "groups=8 would take half"]
-    for _ in range(2):
-        made = bar(screen, advice)
-        for _ in range(10):
-            made.advance("hvps", 1)
-        made.stop()
-    assert screen.getvalue().count("groups=8 would take half") == 1
-    assert advice == []  # worked out once for each
 
 
 KIB = 2**10

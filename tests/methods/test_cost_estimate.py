@@ -1,7 +1,8 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
 import warnings
-from dataclasses import replace
+from functools import partial
+from timeit import timeit
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain
 from heta_lens.methods import base
-from heta_lens.methods.cost import CHECKS, Speed, timed
+from heta_lens.methods.cost import seconds_per_position
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import GRAPH, PRODUCT
 
 N = 24
 
@@ -107,7 +109,7 @@ def test_proposals_fit_into_the_memory_there_is() -> None:
     assert estimate(model, ids, memory=1).cheaper == ()
 
 
-def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_those_of_whole_runs_in_several_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that shows how many positions were run: a second each."""
     model, ran, run = zoo.native_bridge(), [0], ModelAdapter.run
 
@@ -116,13 +118,14 @@ def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch:
         return run(adapter, ids, *how, **more)
 
     monkeypatch.setattr(ModelAdapter, "run", counted)
-    monkeypatch.setattr("heta_lens.methods.cost.perf_counter", lambda: float(ran[0]))
+    monkeypatch.setattr("heta_lens.methods.cost.timeit", partial(timeit, timer=lambda: float(ran[0])))
     ids = zoo.prompt(model, 48)
     prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
     before = ran[0]
-    assert timed(prediction) == Speed(1.0, 1.0, 0.0, 1.0)
-    assert ran[0] - before == 48 * (1 + 2 * 3 + 1 + 2)  # a copy, 48 / 16 copies twice, a graph and two trials of it
-    assert estimate(model, ids, support="row").seconds == (CHECKS + 1 + 48 + 1) * 48
+    assert seconds_per_position(prediction) == 1.0
+    assert ran[0] - before == 3 * 8 * 48  # of which the first warms up
+    row = estimate(model, ids, support="row")
+    assert row.seconds == row.runs * 48 == (1 + 48 + GRAPH + 10 * PRODUCT) * 48
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -144,12 +147,3 @@ def test_long_work_is_warned_of_before_it_starts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(base, "LONG", 0.0)
     with pytest.warns(UserWarning, match=r"takes up to .* 500 backwards here, about 0 min: lower steps, or choose"):
         explain(model, ids, method="integrated_gradients", steps=500)
-
-
-def test_a_busy_machine_is_named_and_unequal_trials_give_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.native_bridge()
-    expected = replace(estimate(model, zoo.prompt(model, 12), method="leave_one_out"), seconds=9.0, spread=2.0)
-    for load, named in (0.0, False), (99.0, True):
-        monkeypatch.setattr("psutil.getloadavg", lambda load=load: (load, load, load))
-        assert "about 6.0 s to 12 s, " in repr(expected) and ("busy machine (load 99.0" in repr(expected)) == named
-    assert "about 9.0 s, " in repr(replace(expected, spread=1.1))

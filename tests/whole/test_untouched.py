@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pair": {"target": (7, " cat")},
     "text": {"target": " cat"},
     "row": {"support": "row", "mask": "vocab_mean"},
-    "exact": {"norm": "exact", "mask": 5, "probes": 10},
+    "entrywise": {"norm": "entrywise", "mask": 5},
     "kl_only": {"variant": "kl_only", "target": None, "probes": 10},
     "lr": {"variant": "lr", "rank": 2, "audit": True},
     "ls": {"variant": "ls", "layers": 1, "interactions": True},
@@ -124,7 +124,6 @@ def test_a_failure_within_a_backward_pass_leaves_everything_as_it_was(call: int,
         {"position": 99},
         {"tokens": [5] * N},
         {"mask": 10**6},
-        {"norm": "exact", "support": "row", "probes": 10},
     ],
 )
 @pytest.mark.filterwarnings("ignore:probes=10 has no effect with")

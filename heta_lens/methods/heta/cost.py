@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from heta_lens._util.work import Work
-from heta_lens.methods.base import pattern_runs, value_runs
+from heta_lens.methods.base import Method, pattern_runs, value_runs
 from heta_lens.methods.heta.diagnostics import SUBSETS
-from heta_lens.methods.heta.options import CAREFUL, HetaOptions, Own
+from heta_lens.methods.heta.options import CAREFUL, HetaOptions
 from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
@@ -15,13 +15,16 @@ from heta_lens.prediction.rerun import TAIL
 GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 
 
-def work_and_positions(options: HetaOptions, predictions: Sequence[Prediction]) -> tuple[Work, float]:
+def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Prediction]) -> tuple[Work, float]:
     """Count the runs that lie ahead, and the positions in them, in forwards of a single position.
 
     Predictions share masked forwards, and the longest is the last. Audits count, with the full method that an
     approximation is compared with. If tokens may stop early, the counts are upper bounds.
     """
     longest = predictions[-1]
+    if not isinstance(options, HetaOptions):
+        work = options.work(longest)
+        return work, work.worth * len(longest)
     work, positions = Work(2 if options.checkpoint else 1), float(len(longest))  # one for what enters the blocks
     clean = 2 if options.combine == "geometric" else 0  # copies in each group, to measure the floor of the information
     for window, length, calls in runs_of(options, longest):
@@ -69,37 +72,31 @@ def product_batches(options: HetaOptions, windows: Sequence[Window]) -> Batches:
     return prompt.batches(options.batch, longest_run(windows), products=True, checkpoint=options.checkpoint)
 
 
-def held_between(window: Window) -> bool:
-    """Whether positions between a frozen window and the tail stay clean."""
-    return not window.alone and window.span.stop < len(window.whole) - TAIL
-
-
 def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Window, int, int]]:
     """Yield every window, the positions of a run, and the calls per run: one, or two with a separate tail."""
-    windows = options.windows(prediction)
-    longest = longest_run(windows)
+    windows, length = options.windows(prediction), len(prediction)
+    longest, continues = longest_run(windows), prediction.prompt.prefix().kept is not None
     for window in windows:
-        in_two_calls = held_between(window) and prediction.prompt.prefix().kept is not None
-        yield window, min(longest, len(prediction) - window.span.start), 2 if in_two_calls else 1
+        apart = continues and not window.alone and window.span.stop < length - TAIL
+        yield window, min(longest, length - window.span.start), 2 if apart else 1
 
 
 def reads(options: HetaOptions, prediction: Prediction) -> int:
-    """Count the other runs: activations missing from the cache, windows alone, states of a layer.
-
-    One more reads the clean states between a frozen window and the tail, where the model cannot continue a prefix.
-    """
+    """Count the other runs: activations missing from the cache, windows alone, states of a layer or beside windows."""
     windows = options.windows(prediction)
     alone = len(windows) if windows[0].alone else 0
-    runs = alone if windows[0].layer is None else alone + max(1, alone)
+    runs = alone + (0 if windows[0].layer is None else max(1, alone)) + options.recipe.windowed
     if options.recipe.gate == "flow":
         gates = 1 + alone if options.window_gate == "per_window" else 1
         runs += gates * (pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction))
-    return runs + (any(map(held_between, windows)) and prediction.prompt.prefix().kept is None)
+    return runs
 
 
-def cheaper_options(method: Own, tokens: int) -> Iterator[Own]:
+def cheaper_options(method: Method, tokens: int) -> Iterator[Method]:
     """Yield options in the place of ``full`` that take less time or memory, the preset ``careful`` last."""
-    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
+    if not isinstance(method, HetaOptions) or method.variant != "full":
+        return
+    if not method.weights[0] or method.norm != "hutchinson" or method.interactions:
         return
     if not method.checkpoint:
         yield method.changed(checkpoint=True)

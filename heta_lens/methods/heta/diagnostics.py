@@ -1,7 +1,6 @@
 """Diagnostics of a score: its parts, its additivity under masking, and the distance of an approximation from full."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
-from heta_lens._util.work import Progress, counting
+from heta_lens._util.work import Progress
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import agreement, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
@@ -88,24 +87,23 @@ def audited(
     prediction: Prediction,
     score: Float[Tensor, "pos"],
     work: Progress,
-    explain_fully: Callable[[], Sequence[Scores]],
+    full: Scores | None,
 ) -> dict[str, Any]:
     """Measure how well scores add up to the effects of masking sets of tokens (``faithfulness``).
 
-    For an approximation, also measure the distance from the full method's scores, with its cost (``against_full``).
+    For an approximation, also measure the distance from the ``full`` method's scores, with its cost (``against_full``).
     """
     generator = prompt_generator(options.seed, prediction.ids)
     members = subsets(generator, len(prediction)).to(score.device)
     order = torch.from_numpy(generator.permutation(len(members)))
-    with counting(Counter(), work.bar) as ran:
+    with work.step() as step:
         dropped = drops(prediction, options.mask, members, options.batch)
     facts: dict[str, Any] = {
         "faithfulness": faithfulness(dropped, members.to(score) @ score, order),
-        "audit": ran["forwards"],
+        "audit": step.ran["forwards"],
     }
-    if not options.recipe.approximate:
+    if full is None:
         return facts
-    (full,) = explain_fully()
     scores, known = full.scores.to(score), full.diagnostics
     facts["against_full"] = {
         **agreement(score, scores),

@@ -57,7 +57,7 @@ class Fit:
         """The fitted method, with the fitted weights."""
         if self.beta == self.gamma == 0:
             raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
-        return self.method.weighted(self.beta, self.gamma)
+        return self.method.changed(beta=self.beta, gamma=self.gamma)
 
 
 def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:
@@ -76,10 +76,8 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
         raise ValueError("fit_weights needs a method with both parts: variant='full', say, and beta and gamma above 0")
     if method.combine == "geometric":
         raise ValueError("fit_weights fits the weights of a sum, and combine='geometric' multiplies: leave it out")
-    if not isinstance(predictions, Sequence) or not all(isinstance(entry, Prediction) for entry in predictions):
+    if not predictions or not all(isinstance(entry, Prediction) for entry in predictions):
         raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
-    if not predictions:
-        raise ValueError("fit_weights needs at least one prediction to fit to")
     for prediction in predictions:
         method.check(prediction)
     quiet, tables = replace(method, progress=False, audit=False, interactions=False, tolerance=None, prune=0.0), []
@@ -99,8 +97,7 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
     errors = held_out["error"]
     best = min(SIMPLER, key=lambda name: errors[name])
     if predictions < FEW:
-        few = "1 prediction" if predictions == 1 else f"{predictions} predictions"
-        warn(f"fit_weights was given {few}, and weights vary much with so few: use {FEW} or more")
+        warn(f"weights vary much with so few predictions as {predictions}: use {FEW} or more")
     if errors["fitted"] > errors[best]:
         name, instead = SIMPLER[best]
         warn(

@@ -10,7 +10,6 @@ I, the information  how far the predicted distribution moves when token i is mas
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -19,11 +18,10 @@ from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
-from heta_lens._util.python import quietly
 from heta_lens._util.work import Progress, Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
-from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_of
+from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
@@ -63,7 +61,7 @@ class Heta(HetaOptions, Method):
     - ``groups``: how many groups of tokens share HVPs; the cross-talk between tokens of a group is taken out of the
       curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
     - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
-    - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
+    - ``norm``: ``hutchinson`` (Eq. 2), or ``entrywise`` (the appendix's norm)
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes HVPs in all (per window)
     - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
     - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
@@ -114,22 +112,17 @@ class Heta(HetaOptions, Method):
 
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
-        lengths = list(map(len, predictions))
-        if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
-            raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
-        results, expected = list[Attribution](), Work()
+        results = list[Attribution]()
         with holding(predictions):
             for prediction in predictions:
                 self.check(prediction)
             groups = self.sharing_runs(predictions)
-            for group in groups:
-                expected += work_of(self, group)
-            cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
-            with predictions[0].running(), working(vars(expected), self.progress, cheaper) as work:
+            expected = sum((work_and_positions(self, group)[0] for group in groups), Work())
+            with predictions[0].running(), working(vars(expected), self.progress) as work:
                 for group in groups:
-                    for prediction, result in zip(group, self.explain_sharing(group, work), strict=True):
-                        signed = self.directed
-                        results.append(make_attribution(prediction, "heta", result, settings(self), signed=signed))
+                    for prediction, scores in zip(group, self.explain_sharing(group, work), strict=True):
+                        own = make_attribution(prediction, "heta", scores, settings(self), signed=self.directed)
+                        results.append(own)
         warn_of_doubts(self, results)
         return results
 
@@ -155,8 +148,7 @@ class Heta(HetaOptions, Method):
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> Work:
-        """Return the work that lies ahead, at most."""
-        return work_of(self, [prediction])
+        return work_and_positions(self, [prediction])[0]
 
     def explain(self, prediction: Prediction) -> Scores:
         return self.explain_sharing([prediction], Progress())[0]
@@ -210,7 +202,7 @@ def _scored(
     score = parts.score(method.balance)
     facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
     if method.audit:
-        full = partial(method.full.explain_sharing, [prediction], work)
+        full = method.full.explain_sharing([prediction], work)[0] if method.recipe.approximate else None
         facts |= audited(method, prediction, score, work, full)
     interactions = None
     if pairs is not None:
@@ -228,20 +220,16 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
     rerun = prediction.rerun(place, layer=window.layer)
     # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
     first, second = contrast_ids(prediction)
+    # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
+    compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
 
     def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
         values = rerun.log_probs(copies)
         return values[:, first] - values[:, second]
 
+    signs = rademacher(method.seed, place, 1, states.shape[1]).to(states)
     with counting(Counter()) as ran:
-        check_twice_differentiable(
-            margin,
-            states,
-            rademacher(method.seed, place, 1, states.shape[1]).to(states),
-            # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
-            compare=adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks,
-            batches=prediction.prompt.batches(method.batch, 1),
-        )
+        check_twice_differentiable(margin, states, signs, compare, prediction.prompt.batches(method.batch, 1))
     return {"second_derivative": ran}
 
 

@@ -168,11 +168,6 @@ class HetaOptions(Options):
     def chosen(self) -> dict[str, Any]:
         return chosen(self)
 
-    @cached_property
-    def effective(self) -> set[str]:
-        """The options that differ from the default and have an effect."""
-        return self.chosen.keys() - self.without_effect.keys()
-
     @property
     def without_effect(self) -> Mapping[str, str]:
         recipe, (beta, gamma) = self.recipe, self.weights
@@ -222,14 +217,6 @@ class HetaOptions(Options):
         other = quietly(lambda: replace(self, **changes))
         return replace(other, **{name: type(self).__dataclass_fields__[name].default for name in other.unused_options})
 
-    def weighted(self: Own, beta: float, gamma: float) -> Own:
-        """Return the options with another β and γ."""
-        changes: dict[str, Any] = {"beta": beta, "gamma": gamma}
-        if not beta:
-            variant = "win" if self.recipe.windowed else "full"
-            changes |= {"variant": variant, "gate": self.recipe.gate, "interactions": False}
-        return self.changed(**changes)
-
     def spans(self, prediction: Prediction) -> list[range]:
         """Return the windows' positions in a context; without windows, one span of all positions."""
         length = len(prediction)
@@ -252,7 +239,7 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
             f"combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by "
             f"{o.weights}: use variant='full' or 'gs', with beta and gamma above 0"
         )
-    given = {name: f"{name}={getattr(o, name)!r}" for name in o.effective}
+    given = {name: f"{name}={getattr(o, name)!r}" for name in o.chosen.keys() - o.without_effect.keys()}
     windowed = o.recipe.windowed
     if "interactions" in given and windowed:
         yield f"interactions=True does not go with variant={o.variant!r}: tokens far apart share no window"

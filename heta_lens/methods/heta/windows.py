@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import index
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from einops import reduce
@@ -77,12 +76,11 @@ def windows_of(
     return [Window(prediction, *both, alone=alone, layer=layer) for both in zip(spans, scored, strict=True)]
 
 
-def spans_over(length: int, size: SupportsIndex, overlap: float | int) -> list[range]:
+def spans_over(length: int, size: int, overlap: float | int) -> list[range]:
     """Cover a context with spans of one size, each the next ``size · (1 - overlap)`` further on.
 
     The last span is moved back to end with the context; a context no longer than one span is a single one.
     """
-    size = index(size)
     if size >= length:
         return [range(length)]
     stride = token_count(1 - overlap, size, "nearest", least=1)
