@@ -26,7 +26,7 @@ from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.metrics.evidence import ranked
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, queries_keys_names, values_name
+from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, note, queries_keys_names, values_name
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.page import heat
@@ -106,12 +106,10 @@ class Grid:
     def __repr__(self) -> str:
         if self.clean == self.corrupted:
             return f"{self.title}: nothing was lost, {self.clean:.4g} in both runs"
-        best = ", ".join(f"layer {patch.layer} {self._named(patch)} {patch.restored:.2f}" for patch in self.top(3))
+        best = ", ".join(
+            f"layer {patch.layer} {patch.label!r} at {patch.column} {patch.restored:.2f}" for patch in self.top(3)
+        )
         return f"{self.title}: {self._range}; most restored by {best}"
-
-    def _named(self, patch: Patch) -> str:
-        """Return the label of a patch, with its column if several columns have the label."""
-        return repr(patch.label) + (f" at {patch.column}" if self.labels.count(patch.label) > 1 else "")
 
     @property
     def _range(self) -> str:
@@ -188,17 +186,10 @@ class PatchedRuns:
         cls, clean: Prediction, corrupted: Prediction, what: ByPosition | ByHead, layers: Sequence[int], scale: Scale
     ) -> "PatchedRuns":
         """Run the two prompts without patches, and keep the activations of the clean prompt."""
-        activations: dict[int, Tensor] = {}
-
-        def note(layer: int, live: Tensor) -> None:
-            activations[layer] = live[0].clone()
-
-        with clean.adapter.hooked([(site_name(clean.adapter, what, at), partial(note, at)) for at in layers]):
+        live: dict[int, Tensor] = {}
+        with clean.adapter.hooked([(site_name(clean.adapter, what, at), note(live, at)) for at in layers]):
             likely = _likelihood(clean, scale)
-        for layer, activation in activations.items():
-            if activation.ndim != (2 if what in get_args(ByPosition) else 3):
-                name, kind = site_name(clean.adapter, what, layer), type(clean.adapter.model).__name__
-                raise ValueError(f"{name} of this {kind} is {tuple(activation.shape)}, not {what} by position")
+        activations = {layer: activation[0] for layer, activation in live.items()}
         return cls(corrupted, what, activations, scale, likely, _likelihood(corrupted, scale))
 
     def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:

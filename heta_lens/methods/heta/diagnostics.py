@@ -18,7 +18,6 @@ from heta_lens.diagnostics import agreement, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.windows import edge_gap, most_central
 from heta_lens.model.adapter import Mask
 from heta_lens.prediction.masking import MaskedEffects, ablated
 from heta_lens.prediction.prediction import Prediction, prompt_generator
@@ -110,11 +109,6 @@ def audited(
         **{name: known[name] for name in ("forwards", "backwards", "hvps")},
         "checks": {name: dict(ran) for name, ran in known["checks"].items()},
     }
-    if options.recipe.windowed:
-        seams = spans = options.spans(prediction)  # at whose edges a part of the score may jump
-        if options.window_mode == "frozen":
-            seams = most_central(spans) + (spans if options.window_gate == "per_window" else [])
-        facts["against_full"]["near_edges"] = edge_gap(scores, score, seams)
     return facts
 
 

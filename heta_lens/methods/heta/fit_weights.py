@@ -29,12 +29,7 @@ MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with fa
     "curvature": ("curvature",),
     "information": ("information",),
 }
-SIMPLER = {
-    "half_scaled": ("β = γ", "keep β = γ"),
-    "curvature": ("the curvature alone", "use variant='hessian_only'"),
-    "information": ("the information alone", "use variant='kl_only'"),
-    "nothing": ("scores of 0", "do not read these scores as effects of masking"),
-}
+SIMPLER = "half_scaled", "curvature", "information", "nothing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +94,9 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
     if predictions < FEW:
         warn(f"weights vary much with so few predictions as {predictions}: use {FEW} or more")
     if errors["fitted"] > errors[best]:
-        name, instead = SIMPLER[best]
         warn(
-            f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {name} by "
-            f"{errors[best]:.3g}: {instead}, or fit to more predictions"
+            f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {best!r} by "
+            f"{errors[best]:.3g}: keep β = γ, or fit to more predictions"
         )
 
 
