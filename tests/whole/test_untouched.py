@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "row": {"support": "row", "mask": "vocab_mean"},
     "entrywise": {"norm": "entrywise", "mask": 5},
     "kl_only": {"variant": "kl_only", "target": None, "probes": 10},
-    "lr": {"variant": "lr", "rank": 2, "audit": True},
+    "lr": {"variant": "lr", "rank": 2},
     "ls": {"variant": "ls", "layers": 1, "interactions": True},
     "frozen": {"variant": "win", "window": 3},
     "chunk": {"variant": "lr+win", "window": 3, "window_mode": "chunk", "window_gate": "per_window"},

@@ -125,5 +125,5 @@ def recombined(method: Explain, full: Heta, known: Known) -> Explain:
         return method
     own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
     same = all(full.chosen.get(name) == value for name, value in own.items())
-    plain = not (full.tolerance or full.prune or full.interactions or full.audit)
+    plain = not (full.tolerance or full.prune or full.interactions)
     return Recombined(method, full, known) if same and plain and full.weights == (0.5, 0.5) else method

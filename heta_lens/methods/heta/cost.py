@@ -5,7 +5,6 @@ from math import ceil
 
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, pattern_runs, value_runs
-from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.heta.options import CAREFUL, HetaOptions
 from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
@@ -18,8 +17,8 @@ GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Prediction]) -> tuple[Work, float]:
     """Count the runs that lie ahead, and the positions in them, in forwards of a single position.
 
-    Predictions share masked forwards, and the longest is the last. Audits count, with the full method that an
-    approximation is compared with. If tokens may stop early, the counts are upper bounds.
+    Predictions share masked forwards, and the longest is the last. If tokens may stop early, the counts are upper
+    bounds.
     """
     longest = predictions[-1]
     if not isinstance(options, HetaOptions):
@@ -33,12 +32,6 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
             positions += (len(group) + clean) * (length - group[0])
     for prediction in predictions:
         work += Work(reads(options, prediction))
-        if options.audit:
-            audit = len(prediction) + SUBSETS
-            work, positions = work + Work(audit), positions + audit * len(prediction)
-            if options.recipe.approximate:
-                full, positions_of_full = work_and_positions(options.full, [prediction])
-                work, positions = work + full, positions + positions_of_full
         if options.estimator is None:
             continue
         for window, length, calls in runs_of(options, prediction):

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
-from heta_lens._util.work import Progress
 from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import agreement, term_shares
-from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
+from heta_lens.diagnostics import term_shares
+from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts
 from heta_lens.model.adapter import Mask
 from heta_lens.prediction.masking import MaskedEffects, ablated
-from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.prediction import Prediction
 
 SUBSETS = 32  # random ones, beside every single token
 
@@ -78,38 +77,6 @@ def faithfulness(
         "scale": scale,
         "subsets": len(dropped),
     }
-
-
-# --------------------------------------------------------------------------------------------------------------- audit
-def audited(
-    options: HetaOptions,
-    prediction: Prediction,
-    score: Float[Tensor, "pos"],
-    work: Progress,
-    full: Scores | None,
-) -> dict[str, Any]:
-    """Measure how well scores add up to the effects of masking sets of tokens (``faithfulness``).
-
-    For an approximation, also measure the distance from the ``full`` method's scores, with its cost (``against_full``).
-    """
-    generator = prompt_generator(options.seed, prediction.ids)
-    members = subsets(generator, len(prediction)).to(score.device)
-    order = torch.from_numpy(generator.permutation(len(members)))
-    with work.step() as step:
-        dropped = drops(prediction, options.mask, members, options.batch)
-    facts: dict[str, Any] = {
-        "faithfulness": faithfulness(dropped, members.to(score) @ score, order),
-        "audit": step.ran["forwards"],
-    }
-    if full is None:
-        return facts
-    scores, known = full.scores.to(score), full.diagnostics
-    facts["against_full"] = {
-        **agreement(score, scores),
-        **{name: known[name] for name in ("forwards", "backwards", "hvps")},
-        "checks": {name: dict(ran) for name, ran in known["checks"].items()},
-    }
-    return facts
 
 
 # ------------------------------------------------------------------------------------------------- parts of the score

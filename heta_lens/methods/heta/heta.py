@@ -23,7 +23,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
-from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
+from heta_lens.methods.heta.diagnostics import score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
 from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
@@ -73,8 +73,6 @@ class Heta(HetaOptions, Method):
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
     - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
-    - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
-      tokens; for an approximation, its distance from ``full``
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
       score; ``probes`` is then the most it gets
     - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
@@ -138,8 +136,6 @@ class Heta(HetaOptions, Method):
             )
         if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone()).same:
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
-        if self.audit and self.recipe.approximate:
-            self.full.check(prediction)
         prediction.mask_vector(self.mask)
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()
@@ -173,7 +169,7 @@ class Heta(HetaOptions, Method):
         results = []
         for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
             with work.step() as own:
-                result = _scored(self, prediction, own_windows, masked, drop, own)
+                result = _scored(self, prediction, own_windows, masked, drop)
             whole_cost = Counter(cost)
             whole_cost.update(own.cost())
             results.append(replace(result, diagnostics={**result.diagnostics, **whole_cost, **facts}))
@@ -186,7 +182,6 @@ def _scored(
     windows: Sequence[Window],
     masked: MaskedEffects | None,
     drop: float,
-    work: Progress,
 ) -> Scores:
     """Compute the gate, estimate the curvature, and combine both with the information."""
     information = None if masked is None else masked.divergence
@@ -201,9 +196,6 @@ def _scored(
         parts, pairs = replace(parts, curvature=curvature), curvature.pairs
     score = parts.score(method.balance)
     facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
-    if method.audit:
-        full = method.full.explain_sharing([prediction], work)[0] if method.recipe.approximate else None
-        facts |= audited(method, prediction, score, work, full)
     interactions = None
     if pairs is not None:
         interactions, facts["standard_errors"]["interactions"] = pairs

@@ -69,8 +69,7 @@ VARIANTS: dict[Variant, Recipe] = {
 }
 
 
-CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values())) - {"seed"}
-"""The options that estimators read, without the seed, which also belongs to the audit."""
+CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values()))
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
 """The options of the preset ``careful``, which is proposed if the literal formula takes long."""
@@ -111,7 +110,6 @@ class HetaOptions(Options):
     mask: Masking = "zero"
     kl: Direction = "orig_masked"
     interactions: bool = False
-    audit: bool = False
     tolerance: Annotated[float | int | None, AtLeast(0)] = None
     prune: Annotated[float | int, AtLeast(0)] = 0.0
     checkpoint: bool = False
@@ -176,7 +174,7 @@ class HetaOptions(Options):
         why = "which has no curvature" if recipe.estimator is None else recipe.estimator.why_unused
         no_curvature = f"variant={self.variant!r} ({why}){zero}" if why else because
         of_curvature = CURVATURE_OPTIONS - (recipe.reads if beta else set())
-        unused = dict.fromkeys(of_curvature, no_curvature) | {"seed": no_curvature}
+        unused = dict.fromkeys(of_curvature, no_curvature)
         if recipe.weights is not None:
             unused |= dict.fromkeys(("beta", "gamma"), because)
         if not recipe.windowed:
@@ -199,18 +197,7 @@ class HetaOptions(Options):
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
-        if self.audit or self.random:
-            unused.pop("seed", None)
-        if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
-            unused_by_full = self.full.without_effect.keys() | {"tolerance", "prune"}
-            unused = {name: reason for name, reason in unused.items() if name in unused_by_full}
         return unused
-
-    @property
-    def full(self: Own) -> Own:
-        """The full method that the options approximate."""
-        other: dict[str, Any] = {"interactions": False, "audit": False, "tolerance": None, "prune": 0.0}
-        return quietly(lambda: replace(self, variant="full", **other))
 
     def changed(self: Own, **changes: Any) -> Own:
         """Return the options with changes, and without options that have no effect then."""
