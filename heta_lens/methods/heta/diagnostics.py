@@ -1,4 +1,4 @@
-"""Diagnostics of a score: its parts, its additivity under masking, and the distance of an approximation from full."""
+"""Diagnostics of a score: its parts, and its distance from the effects of masking."""
 
 from collections.abc import Iterator, Sequence
 from math import isnan
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.python import warn
@@ -24,9 +24,9 @@ from heta_lens.prediction.prediction import Prediction
 SUBSETS = 32  # random ones, beside every single token
 
 
-def subsets(generator: np.random.Generator, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
-    """Draw all single positions, and ``count`` random sets of positions, with all sizes equally likely."""
-    chosen = torch.zeros(count, length, dtype=torch.bool)
+def subsets(generator: np.random.Generator, length: int) -> Bool[Tensor, "subset pos"]:
+    """Draw all single positions, and random sets of positions, with all sizes equally likely."""
+    chosen = torch.zeros(SUBSETS, length, dtype=torch.bool)
     for row in chosen:
         size = generator.integers(1, length, endpoint=True)
         row[generator.choice(length, size, replace=False)] = True
@@ -55,28 +55,6 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
     rerun = longest.rerun(read=[len(target) - 1 for target in targets])
     masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
-
-
-def faithfulness(
-    dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], order: Int[Tensor, "subset"]
-) -> dict[str, Any]:
-    """Return the mean of ``|drop - sum of scores|``, for the scores (``raw``) and for scaled scores (``calibrated``).
-
-    The scale, at least 0, is fitted to the first half of the sets in this order and evaluated on the second half.
-    ``nothing`` is the error of scores of 0.
-    """
-    fitted, held_out = order[: len(order) // 2], order[len(order) // 2 :]
-    square = float(sums[fitted] @ sums[fitted])
-    scale = max(0.0, float(dropped[fitted] @ sums[fitted]) / square) if square else 0.0
-    calibrated = (dropped - scale * sums)[held_out].abs()
-    return {
-        "raw": float((dropped - sums).abs().mean()),
-        "calibrated": float(calibrated.mean()),
-        "calibrated_standard_error": float(calibrated.std() / len(held_out) ** 0.5),
-        "nothing": float(dropped[held_out].abs().mean()),
-        "scale": scale,
-        "subsets": len(dropped),
-    }
 
 
 # ------------------------------------------------------------------------------------------------- parts of the score
