@@ -88,12 +88,14 @@ class Progress:
         finally:
             _counting.reset(before)
 
-    def step(self) -> AbstractContextManager["Progress"]:
-        """Create a part of the work with separate counts, and count the model's work inside the block there."""
-        return Progress(bar=self.bar).receiving()
-
     def cost(self) -> dict[str, int | float]:
         return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
+
+
+def step() -> AbstractContextManager[Progress]:
+    """Count the model's work inside a block apart, and move the bar of the work around it."""
+    around = _counting.get()
+    return Progress(bar=None if around is None else around.bar).receiving()
 
 
 @contextmanager

@@ -130,7 +130,7 @@ class Method(Options, ABC):
         return [result for group in self.sharing_runs(predictions) for result in self.explained(group)]
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions with shared runs; `Heta` overrides the whole of `each` instead."""
+        """Explain predictions with shared runs."""
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heta_lens._util import work as module
-from heta_lens._util.work import Allocations, Progress, Work, count, counting, working
+from heta_lens._util.work import Allocations, Progress, Work, count, counting, step, working
 
 
 def test_what_is_counted_goes_to_the_innermost_count_only():
@@ -25,7 +25,7 @@ def test_what_is_counted_goes_to_the_innermost_count_only():
 def test_what_ran_is_what_was_paid():
     with working({"forwards": 5}, False) as progress:
         count("forwards", 3)
-        with progress.step() as part:
+        with step() as part:
             count("hvps", 2)
     assert [progress.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [3, 0, 0]
     assert [part.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [0, 0, 2]
@@ -73,7 +73,7 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
         count("hvps", 1)
         assert not work.bar.bars.live.is_started
         sleep(0.02)
-        with work.step():
+        with step():
             count("hvps", 1)
         assert work.bar.bars.live.is_started
     assert "hvps" in screen.getvalue()

@@ -74,7 +74,6 @@ def score_facts(
         **parts.diagnostics(options.balance),
         "probes": options.probes,
         "chosen": {name: value for name, value in options.chosen.items() if name in titled},
-        "unused_options": options.unused_options,
         "additivity_gap": abs(float(score.sum()) - whole_drop),
         "note": "; ".join(_notes(options, prediction, parts)) or None,
     }

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
-from heta_lens._util.options import check_choice, check_names, settings
-from heta_lens._util.work import Progress, Work, counting, working
+from heta_lens._util.options import check_choice, check_names
+from heta_lens._util.work import Work, counting, step
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method, Scores, make_attribution
+from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
 from heta_lens.methods.heta.diagnostics import score_facts, warn_of_doubts, whole_drops
@@ -30,9 +30,7 @@ from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
-from heta_lens.model.lock import holding
 from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction, contrast_ids
 
@@ -108,19 +106,8 @@ class Heta(HetaOptions, Method):
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
-    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
-        results = list[Attribution]()
-        with holding(predictions):
-            for prediction in predictions:
-                self.check(prediction)
-            groups = self.sharing_runs(predictions)
-            expected = sum((work_and_positions(self, group)[0] for group in groups), Work())
-            with predictions[0].running(), working(vars(expected), self.progress) as work:
-                for group in groups:
-                    for prediction, scores in zip(group, self.explain_sharing(group, work), strict=True):
-                        own = make_attribution(prediction, "heta", scores, settings(self), signed=self.directed)
-                        results.append(own)
+    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        results = super().explained(predictions)
         warn_of_doubts(self, results)
         return results
 
@@ -144,12 +131,15 @@ class Heta(HetaOptions, Method):
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> Work:
-        return work_and_positions(self, [prediction])[0]
+        return self.work_together([prediction])
+
+    def work_together(self, predictions: Sequence[Prediction]) -> Work:
+        return work_and_positions(self, predictions)[0]
 
     def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_sharing([prediction], Progress())[0]
+        return self.explain_together([prediction])[0]
 
-    def explain_sharing(self, predictions: Sequence[Prediction], work: Progress) -> list[Scores]:
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Explain predictions that share masked forwards.
 
         For every token i of a context whose last position T predicts the target:
@@ -160,7 +150,7 @@ class Heta(HetaOptions, Method):
         4. score        M_i · (β S_i + γ I_i)
         """
         windows = [self.windows(prediction) for prediction in predictions]
-        with work.step() as shared:
+        with step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
@@ -168,7 +158,7 @@ class Heta(HetaOptions, Method):
         facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
         for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
-            with work.step() as own:
+            with step() as own:
                 result = _scored(self, prediction, own_windows, masked, drop)
             whole_cost = Counter(cost)
             whole_cost.update(own.cost())
@@ -207,7 +197,6 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
     if not method.probed:
         return {}
     prediction, adapter = window.prediction, window.prediction.adapter
-    check_gradients(prediction)
     place, states = len(prediction) - 1, window.states[-1:]  # whose run the curvature needs anyway
     rerun = prediction.rerun(place, layer=window.layer)
     # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
