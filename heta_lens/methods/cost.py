@@ -240,17 +240,10 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Predict the memory of a method on a model of which only the configuration is there, and list what takes less.
 
-    Nothing is loaded or run, and no device is needed.
-
-    Args:
-        config: a folder with a config.json, a name on the Hugging Face hub, or a configuration of transformers.
-        tokens: the length of the prompt.
-        memory: the bytes of the devices, all together.
-        method: the name of a method or preset, or a ready method.
-        dtype: of weights and activations; by default the configuration's.
-        revision: a branch, tag or commit of the hub.
-        trust_remote_code: run the code that comes with the model.
-        options: options of the method.
+    Nothing is loaded or run, and no device is needed. ``config`` is a folder with a config.json, a name on the Hugging
+    Face hub, with a ``revision`` if needed, or a configuration of transformers; ``tokens`` is the length of the prompt,
+    and ``memory`` the bytes of the devices, all together. ``dtype`` is that of weights and activations, by default the
+    configuration's; ``method`` and ``options`` are as in `attribute`.
     """
     check_at_least("tokens", tokens, 2, whole=True)
     check_at_least("memory", memory, 1)

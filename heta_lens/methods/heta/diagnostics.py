@@ -10,13 +10,11 @@ from einops import repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
-from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.options import HetaOptions
-from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.score import Parts, divisor
 from heta_lens.model.adapter import Mask
 from heta_lens.prediction.masking import MaskedEffects, ablated
 from heta_lens.prediction.prediction import Prediction
@@ -66,21 +64,26 @@ def score_facts(
     options: HetaOptions, prediction: Prediction, parts: Parts, masked: MaskedEffects | None, whole_drop: float
 ) -> dict[str, Any]:
     """Return the diagnostics of a score: its parts, and its distance from the effects of masking."""
-    score = parts.score(options.balance)
-    for name, part in {**parts.means, "the score": score}.items():
+    score, balance = parts.score(options.balance), options.balance
+    for name, part in parts.means.items():
         prediction.check_finite(name, part)
     titled = IN_TITLE - options.without_effect.keys()
-    facts = {
-        **parts.diagnostics(options.balance),
+    facts: dict[str, Any] = {
+        "standard_errors": parts.standard_errors(balance),
         "probes": options.probes,
         "chosen": {name: value for name, value in options.chosen.items() if name in titled},
         "additivity_gap": abs(float(score.sum()) - whole_drop),
         "note": "; ".join(_notes(options, prediction, parts)) or None,
     }
-    if masked is not None:
+    if options.combine == "geometric":
+        facts["parts_correlation"] = parts.rank_correlation
+    else:
+        facts |= {"share": term_shares(parts.terms(balance)), "balanced": parts.score("sum")}
+    if masked is not None and parts.information is not None:
         facts["drop"], gain = masked.drop, masked.drop.clamp(min=0)  # the paper's bound on the information
         if options.combine == "sum":
-            facts["envelope"] = parts.envelope(options.balance, gain)
+            change = (gain - parts.information) / divisor(parts.information, balance)
+            facts["envelope"] = score + parts.gate * parts.gamma * change
         if options.kl == "orig_masked":
             facts["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
     return facts
@@ -107,12 +110,3 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
     if rounded := int(((parts.information == 0) & ~masked).sum()):
         yield f"masking {rounded} of {len(masked)} tokens changes no more than rounding does: counted as 0"
-
-
-def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:
-    """Warn if some scores need more probes to reach the tolerance."""
-    if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
-        warn(
-            f"probes={options.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
-            f"tolerance={options.tolerance} of the largest: interval() says how sure each is"
-        )

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names
+from heta_lens._util.python import warn
 from heta_lens._util.work import Work, counting, step
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
-from heta_lens.methods.heta.diagnostics import score_facts, warn_of_doubts, whole_drops
+from heta_lens.methods.heta.diagnostics import score_facts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
 from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
@@ -108,7 +109,11 @@ class Heta(HetaOptions, Method):
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         results = super().explained(predictions)
-        warn_of_doubts(self, results)
+        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
+            warn(
+                f"probes={self.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
+                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
+            )
         return results
 
     def check(self, prediction: Prediction) -> None:
