@@ -30,7 +30,7 @@ from heta_lens.methods.heta.hessian import check_function, check_twice_different
 from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
+from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
 from heta_lens.prediction.masking import MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction, contrast_ids
@@ -260,7 +260,9 @@ def gate_of(
         else:
             parts = [whole[span.start : span.stop] for span in spans]
         windowed = window_gate(parts, spans, len(whole))
-    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
+    gap = (whole - windowed).abs()  # the largest change of a token, and the mass moved
+    leakage = {"largest": float(gap.max()), "total": float(gap.sum()) / 2}
+    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage}
 
 
 def flow_gate(method: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
