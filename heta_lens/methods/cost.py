@@ -14,7 +14,7 @@ from einops import repeat
 
 from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.work import Work, counting
-from heta_lens.methods.base import TRIED, FunctionMethod, Method
+from heta_lens.methods.base import FunctionMethod, Method
 from heta_lens.methods.heta.cost import cheaper_options, longest_run, work_and_positions
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import spans_over
@@ -26,6 +26,7 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
 
 MINUTE, HOUR, GIB = 60, 3600, 2**30
+TRIED = 8  # copies at once whose forwards are timed: shorter runs would fit into caches
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def estimated(
 
 @torch.no_grad()
 def seconds_per_position(prediction: Prediction) -> float:
-    """Time forwards of the whole context in a few copies: shorter runs would fit into caches."""
+    """Time forwards of the whole context, after one that warms up."""
     n = len(prediction)
     copies = min(TRIED, prediction.prompt.batches("auto", n).of(n))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
@@ -136,7 +137,7 @@ def seconds_per_position(prediction: Prediction) -> float:
         def forward() -> float:
             return float(rerun.log_probs(states)[0, 0])  # waits for an accelerator
 
-        forward()  # the first run takes longer
+        forward()
         return timeit(forward, number=2) / (2 * copies * n)
 
 
