@@ -68,16 +68,21 @@ def counting(counts: Counter[str]) -> Iterator[Counter[str]]:
 
 @dataclass
 class Progress:
-    """The work so far: the runs that the model counted, and seconds."""
+    """The work so far: the runs that the model counted, and seconds. ``bars`` appear when ``due``."""
 
     ran: Counter[str] = field(default_factory=Counter[str])
     started: float = field(default_factory=perf_counter)
-    bar: "Bar | None" = None
+    bars: Bars | None = None
+    due: float = 0.0
 
     def advance(self, kind: str, units: int) -> None:
         """Move the bar of a kind of work."""
-        if self.bar is not None:
-            self.bar.advance(kind, units)
+        if self.bars is not None:
+            if perf_counter() >= self.due:
+                self.bars.start()
+            for task in self.bars.tasks:
+                if task.description == kind:
+                    self.bars.advance(task.id, units)
 
     @contextmanager
     def receiving(self) -> Iterator["Progress"]:
@@ -94,8 +99,8 @@ class Progress:
 
 def step() -> AbstractContextManager[Progress]:
     """Count the model's work inside a block apart, and move the bar of the work around it."""
-    around = _counting.get()
-    return Progress(bar=None if around is None else around.bar).receiving()
+    around = _counting.get() or Progress()
+    return Progress(bars=around.bars, due=around.due).receiving()
 
 
 @contextmanager
@@ -104,7 +109,7 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
 
     With None, a bar is drawn on a terminal or in a notebook, if the work lasts.
     """
-    console, bar = Console(file=sys.stderr), None
+    console, bars = Console(file=sys.stderr), None
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     if watched if show is None else show:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
@@ -112,28 +117,13 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
         for kind, total in expected.items():
             if total:
                 bars.add_task(kind, total=total)
-        bar = Bar(bars, perf_counter() + (PATIENCE if show is None else 0.0))
     try:
-        with Progress(bar=bar).receiving() as progress:
+        due = perf_counter() + (PATIENCE if show is None else 0.0)
+        with Progress(bars=bars, due=due).receiving() as progress:
             yield progress
     finally:
-        if bar is not None and bar.bars.live.is_started:
-            bar.bars.stop()
-
-
-@dataclass(eq=False)
-class Bar:
-    """Bars that appear when ``due``."""
-
-    bars: Bars
-    due: float
-
-    def advance(self, kind: str, units: int) -> None:
-        if perf_counter() >= self.due:
-            self.bars.start()
-        for task in self.bars.tasks:
-            if task.description == kind:
-                self.bars.advance(task.id, units)
+        if bars is not None and bars.live.is_started:
+            bars.stop()
 
 
 class Allocations(TorchDispatchMode):

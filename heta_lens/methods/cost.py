@@ -125,13 +125,12 @@ def estimated(
     return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
 
 
-@torch.no_grad()
 def seconds_per_position(prediction: Prediction) -> float:
     """Time forwards of the whole context, after one that warms up."""
     n = len(prediction)
     copies = min(TRIED, prediction.prompt.batches("auto", n).of(n))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
-    with prediction.running(), counting(Counter()):
+    with prediction.running(), counting(Counter()), torch.no_grad():
         rerun = prediction.rerun()
 
         def forward() -> float:

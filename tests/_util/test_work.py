@@ -71,11 +71,11 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
         count("hvps", 1)
-        assert not work.bar.bars.live.is_started
+        assert not work.bars.live.is_started
         sleep(0.02)
         with step():
             count("hvps", 1)
-        assert work.bar.bars.live.is_started
+        assert work.bars.live.is_started
     assert "hvps" in screen.getvalue()
 
 
