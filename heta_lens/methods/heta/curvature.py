@@ -379,7 +379,7 @@ class LowRank(HessianOperator):
     missed_squared: float
 
     @property
-    def like(self) -> Float[Tensor, "pos d"]:
+    def like(self) -> Float[Tensor, "pos d"]:  # type: ignore[override]
         return self.vectors[..., 0]
 
     @property
