@@ -144,7 +144,6 @@ LONG = 24  # tokens enough for long work
         ({"probes": 0}, ["probes=0", "at least 1"]),
         ({"batch": 0}, ["batch=0", "at least 1"]),
         ({"variant": "ful"}, ["variant='ful'", "'full'", "'transition_only'", "'uniform_gate'", "did you mean 'full'"]),
-        ({"variant": "hessian_only", "beta": 2.0}, ["variant='hessian_only'", "beta"]),
         ({"method": "LIME"}, ["method='LIME'", "did you mean 'lime'"]),
         ({"method": METHODS["lime"]}, ["method=<class", "'heta'"]),
         ({"prob": 3}, ["no option 'prob'", "did you mean 'probes'", "variant", "batch"]),
