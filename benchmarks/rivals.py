@@ -25,7 +25,7 @@ from benchmarks.pages import Table, average, markdown
 from benchmarks.prompts import FAMILIES, Case
 from heta_lens.evaluation.statistics import corrected, difference
 from heta_lens.methods.base import Method
-from heta_lens.methods.cost import OverBudget, within_budget
+from heta_lens.methods.cost import within_budget
 from heta_lens.prediction.prediction import Prediction
 
 SIZES = {"recall": 300} | {family: 100 for family in FAMILIES if family != "recall"}
@@ -76,7 +76,7 @@ def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, 
         method: Any = heta_lens.METHODS[label.split(" ")[0]](progress=False, **SETTINGS.get(label, {}))
         try:
             done[label] = explained(method, case.prediction, budget)
-        except (OverBudget, ValueError) as error:
+        except ValueError as error:
             refused[label] = str(error)
     scores, runs = zip(*done.values(), strict=True)
     known = {"methods": [*done], "refused": refused, "runs": [round(taken, 1) for taken in runs]}

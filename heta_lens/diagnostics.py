@@ -18,8 +18,7 @@ from heta_lens._util.numerics import Samples
 class Cost:
     """The cost of scores: rows that passed through the model, first gradients, Hessian–vector products, and seconds.
 
-    ``forwards_shared`` of the forwards served ``forwards_shared_by`` attributions together. ``audit`` counts the rows
-    of an audit.
+    ``forwards_shared`` of the forwards served ``forwards_shared_by`` attributions together.
     """
 
     forwards: int | None = None
@@ -28,7 +27,6 @@ class Cost:
     seconds: float | None = None
     forwards_shared: int | None = None
     forwards_shared_by: int | None = None
-    audit: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -114,18 +114,22 @@ for name in ("default", "eight groups"):
 # and windows with their own gates miss a part of the gate. So agreement on the highest scores proves nothing about the
 # other tokens.
 #
-# `audit=True` measures more: the distance from the full method, and how well the scores add up to the effect of masking
-# sets of tokens. It needs extra runs, so we use a shorter story. We expect a rank correlation near 1.
+# The full method and a metric measure more: the agreement of the ranks, and how well the scores add up to the effect of
+# masking sets of tokens. Both need extra runs, so we use a shorter story. We expect a rank correlation near 1.
 
 # %%
+from scipy.stats import spearmanr
+
 short_story = next(recall.stories("test", seed=4, facts=3))
 short_tokens = model.to_tokens(short_story.text)
 short_logits, short_cache = model.run_with_cache(short_tokens, names_filter=heta_lens.names_filter)
 contrast = tuple(short_logits[0, -1].topk(2).indices.tolist())
-audited = heta_lens.attribute(short_cache, contrast, tokens=short_tokens, variant="win", window=24, audit=True)
-{name: audited.diagnostics[name] for name in ("against_full", "faithfulness")}
+prediction = heta_lens.Prediction.from_cache(short_cache, contrast, tokens=short_tokens)
+full, windowed = heta_lens.Heta()(prediction), heta_lens.Heta(variant="win", window=24)(prediction)
+print("rank correlation", spearmanr(full.scores, windowed.scores).statistic)
+heta_lens.metrics.faithfulness_error(heta_lens.metrics.Drops.of(prediction), windowed.scores)
 
 # %% [markdown]
-# The ranking is nearly that of the full method (`against_full`). But the scores are poor as sums of effects
-# (`faithfulness`): with or without the best scale, their error in nats is a large part of that of scores that are
-# all 0. The benchmarks measure the error of each option on many prompts.
+# The ranking is nearly that of the full method. But the scores are poor as sums of effects: with or without the best
+# scale (`calibrated`, `raw`), their error in nats is a large part of that of scores that are all 0 (`nothing`). The
+# benchmarks measure the error of each option on many prompts.

@@ -41,7 +41,6 @@ SHARED: dict[str, dict[str, Any]] = {
     "sum": {"balance": "sum", "support": "row"},
     "max": {"balance": "max", "flow": "direct", "value_norm": 2},
     "token": {"mask": 5, "support": "row"},
-    "audit": {"audit": True, "support": "row"},
     "small batch": {"batch": 3},
 }
 

@@ -25,7 +25,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"groups": None},
     {"support": "row"},
     {"interactions": True},
-    {"audit": True},
     {"tolerance": 0.5},
     {"variant": "lr"},
     {"variant": "ls", "layers": 1},

@@ -86,10 +86,6 @@ class GateHeads:
         named = "all tokens" if source is None else repr(self.tokens[source])
         return Heads(f"the gate's flow from {named}", self.shares[..., positions].sum(-1), "shares of the gate")
 
-    def top(self, k: int = 10, source: int | None = None) -> list[Head]:
-        """Return the k heads with the largest flow from the ``source`` token, or from the whole context."""
-        return self.of(source).top(k)
-
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row per layer, head and token."""
         every = pd.MultiIndex.from_product([*map(range, self.shares.shape)], names=["layer", "head", "position"])
@@ -115,12 +111,7 @@ def gate_heads(
 ) -> GateHeads:
     """Take the gate of HETA apart: the shares, summed over heads and layers, are the gate M.
 
-    Args:
-        cache: the cache of the explained prompt.
-        flow: the option of `Heta`.
-        value_norm: the option of `Heta`.
-        position: the position of the predicted token, as in `attribute`.
-        tokens: the ids of the prompt; by default they are read off the cached embeddings.
+    ``flow`` and ``value_norm`` are options of `Heta`, ``position`` and ``tokens`` those of `attribute`.
     """
     check_choice("flow", flow, get_args(Flow))
     check_choice("value_norm", value_norm, (1, 2))
@@ -144,13 +135,11 @@ def ablate_heads(
 ) -> Heads:
     """Compute ``g(clean) - g(without this head)`` for every head alone: above 0, the head speaks for the target.
 
+    ``target``, ``position`` and ``tokens`` are those of `attribute`.
+
     Args:
-        cache: the cache of the explained prompt.
-        target: the target, as in `attribute`.
         fill: the replacement of the head's output: ``zero``, or the ``mean`` of the output over the context.
         positions: the positions without the head; by default every position.
-        position: the position of the predicted token, as in `attribute`.
-        tokens: the ids of the prompt, as in `attribute`.
         scale: the quantity g, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.

@@ -26,7 +26,7 @@ from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.metrics.evidence import ranked
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, pattern_name, queries_keys_names, values_name
+from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, note, queries_keys_names, values_name
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.page import heat
@@ -87,7 +87,6 @@ class Grid:
         return sorted(self._patches(), key=lambda patch: -sign * patch.value)[:k]
 
     def check_something_lost(self) -> None:
-        """Refuse a grid without a loss to restore."""
         if self.clean == self.corrupted:
             raise ValueError(NOTHING_LOST)
 
@@ -107,12 +106,10 @@ class Grid:
     def __repr__(self) -> str:
         if self.clean == self.corrupted:
             return f"{self.title}: nothing was lost, {self.clean:.4g} in both runs"
-        best = ", ".join(f"layer {patch.layer} {self._named(patch)} {patch.restored:.2f}" for patch in self.top(3))
+        best = ", ".join(
+            f"layer {patch.layer} {patch.label!r} at {patch.column} {patch.restored:.2f}" for patch in self.top(3)
+        )
         return f"{self.title}: {self._range}; most restored by {best}"
-
-    def _named(self, patch: Patch) -> str:
-        """Return the label of a patch, with its column if several columns have the label."""
-        return repr(patch.label) + (f" at {patch.column}" if self.labels.count(patch.label) > 1 else "")
 
     @property
     def _range(self) -> str:
@@ -189,17 +186,10 @@ class PatchedRuns:
         cls, clean: Prediction, corrupted: Prediction, what: ByPosition | ByHead, layers: Sequence[int], scale: Scale
     ) -> "PatchedRuns":
         """Run the two prompts without patches, and keep the activations of the clean prompt."""
-        activations: dict[int, Tensor] = {}
-
-        def note(layer: int, live: Tensor) -> None:
-            activations[layer] = live[0].clone()
-
-        with clean.adapter.hooked([(site_name(clean.adapter, what, at), partial(note, at)) for at in layers]):
+        live: dict[int, Tensor] = {}
+        with clean.adapter.hooked([(site_name(clean.adapter, what, at), note(live, at)) for at in layers]):
             likely = _likelihood(clean, scale)
-        for layer, activation in activations.items():
-            if activation.ndim != (2 if what in get_args(ByPosition) else 3):
-                name, kind = site_name(clean.adapter, what, layer), type(clean.adapter.model).__name__
-                raise ValueError(f"{name} of this {kind} is {tuple(activation.shape)}, not {what} by position")
+        activations = {layer: activation[0] for layer, activation in live.items()}
         return cls(corrupted, what, activations, scale, likely, _likelihood(corrupted, scale))
 
     def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
@@ -267,9 +257,7 @@ def patch(
         corrupted_cache: the cache of a prompt of as many tokens after which the target is less likely, by the same
             model.
         target: the target, as in `attribute`; by default the model's next token after the clean prompt.
-        what: the kind of activation.
-        tokens: the ids of the clean prompt; by default they are read off the cached embeddings.
-        corrupted_tokens: the ids of the corrupted prompt.
+        tokens, corrupted_tokens: the ids of the two prompts; by default they are read off the cached embeddings.
         positions: the patched positions, a column per position; together, if columns are heads.
         layers: the patched layers, a row per layer in ascending order.
         scale: the scale of the grid; ``logit`` and a pair of targets make the logit difference.
@@ -331,11 +319,6 @@ class Search:
         """Positions with enough of the loss restored together; None if the whole prompt restores too little."""
         return self.positions if self.restored[-1] >= self.restore else None
 
-    @property
-    def saved(self) -> int:
-        """Number of runs saved by the search."""
-        return self.exhaustive - self.forwards
-
 
 @one_at_a_time("clean_cache")
 def patch_in_order(
@@ -354,18 +337,14 @@ def patch_in_order(
 ) -> Search:
     """Patch more and more positions together, highest scores first, until enough of the loss is restored.
 
+    The caches, ``what``, ``tokens``, ``corrupted_tokens`` and ``scale`` are those of `patch`.
+
     Args:
-        clean_cache: the clean cache, as in `patch`.
-        corrupted_cache: the corrupted cache, as in `patch`.
         attribution: the attribution of either prompt. Tokens without a score are not patched.
         target: the target, as in `attribute`; by default the attribution's target.
         restore: the share of the corrupted run's loss to restore: 1 is the whole loss. A share that is never reached
             has every position patched.
-        what: the kind of activation that is patched.
         layer: the layer of the activation.
-        tokens: the ids of the clean prompt, as in `patch`.
-        corrupted_tokens: the ids of the corrupted prompt, as in `patch`.
-        scale: the scale of the likelihood, as in `patch`.
         batch: the largest number of runs at once: the search begins with a single run, and doubles the number each
             time, to waste few.
     """
@@ -417,9 +396,6 @@ def swap_values(
     adapter.check_layer("layer", layer)
     with changing(adapter.model):
         prediction, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
-        pattern = pattern_name(layer)
-        if pattern in given and given[pattern].shape[-1] != len(given[EMBED]):
-            raise ValueError("cache_a holds a part of its prompt: take it of the whole, without pos_slice")
         shorter = min(len(prediction), len(given[EMBED]))
         places = chosen_positions("positions", positions, shorter, "that both prompts have")
         with values_put(prediction, places, given[values_name(layer)][places], layer):

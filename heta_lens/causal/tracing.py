@@ -50,12 +50,9 @@ def trace(
     """Measure the target in a context under noise, with the clean state of a position after a layer put back.
 
     The grid is a mean over draws of noise. It costs ``samples · (layers · positions + 1) + 2`` runs of the context.
+    ``target``, ``tokens`` and ``position`` are those of `attribute`.
 
     Args:
-        cache: the cache of the clean prompt.
-        target: the target, as in `attribute`.
-        tokens: the ids of the prompt, as in `attribute`.
-        position: the position of the predicted token, as in `attribute`.
         subject: the positions whose embeddings are under noise; by default every position but a beginning-of-text
             token.
         what: the state that is put back: the residual stream after the layer (``resid_post``), or the output of the
@@ -63,8 +60,7 @@ def trace(
         window: the number of layers around the layer whose outputs are put back at once (an even number has one more
             below than above); the first and last layers have fewer. The authors take 10.
         noise: the amount of noise, in standard deviations of the context's embeddings.
-        samples: the number of draws of noise.
-        seed: the seed of the noise.
+        samples, seed: the number of draws of noise, and their seed.
         scale: the quantity in the grid, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.

@@ -152,18 +152,13 @@ def validate(
 
     A single prompt is weak evidence: ``heta-lens evaluate`` repeats the comparison on many prompts, with intervals.
 
+    The model must have the hooks that it had when the attribution was made. ``position`` and ``tokens`` are those given
+    to `attribute`; ``how``, ``mask``, ``layer``, ``patterns`` and ``scale`` are options of `effects`.
+
     Args:
-        cache: the cache of the explained prompt, from a model with the same hooks.
         attribution: the attribution, by any method. Tokens without a score are not evaluated.
-        position: the position of the predicted token, as given to `attribute`.
-        tokens: the ids of the prompt, as given to `attribute`.
-        how: the intervention, as in `effects`.
-        mask: the embedding of masked tokens, as in `effects`.
-        layer: the patched layer, as in `effects`.
         reference: the cache of a counterfactual prompt of as many tokens, to patch with.
         reference_tokens: the ids of the counterfactual prompt.
-        patterns: the treatment of attention patterns, as in `effects`.
-        scale: the scale of the effects, as in `effects`.
         k: the number of tokens with the highest scores to patch together; every token, if there are fewer.
         top: the number of tokens that should have an effect of at least ``least``.
         least: the smallest effect of a correctly attributed token.

@@ -40,11 +40,8 @@ def attribute_text(
         raise ValueError(f"--by {by} lists the groups of one method, and there are {len(methods)}: give one")
     compared = replace(files, save=None) if several else views.Files()
     own = (replace(files, html=None, figure=None) if several else files).apart(methods)
-    from heta_lens._util.work import progress_in_lines
-
     read = read_prompt(model, prompt, question, **loading.options())
-    with progress_in_lines():
-        results = {label: read.explained(question, method) for label, method in methods.items()}
+    results = {label: read.explained(question, method) for label, method in methods.items()}
 
     # Files are written first: an error of the terminal then loses nothing.
     for label, result in results.items():
@@ -147,9 +144,7 @@ def estimate(
         for each in choices
     ]
     add(model=predicted.model, tokens=tokens, memory=size, choices=documents)
-    say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory:g} GB is {size / 2**30:.1f} GiB. Predicted:")
-    rows = [(each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum) for each in choices]
-    views.show_table(["method", "GiB", "fits", "made of"], rows, right=["GiB"])
+    say(repr(predicted))
 
 
 COMPARED = "What --save wrote, several; or a folder or file of attribute-dataset."

@@ -132,17 +132,15 @@ def validate_scores(
     prompt, question, (label, method) = prompts.read(), questions.question(), chosen.one()
     question.check(method)
     options = patching.options(scale)
-    from heta_lens._util.work import progress_in_lines
     from heta_lens.causal import validate
 
     read = read_prompt(model, prompt, question, **loading.options())
-    with progress_in_lines():
-        if reference is not None:
-            other = read_by(read.cache.model, with_text(prompt, reference), question)
-            options |= {"reference": other.cache, "reference_tokens": other.tokens}
-        explained: Any = read.explained(question, method)
-        options |= {"position": question.position, "tokens": read.tokens, "special": special, "progress": bars()}
-        result = validate(read.cache, explained, k=k, least=least, **options)
+    if reference is not None:
+        other = read_by(read.cache.model, with_text(prompt, reference), question)
+        options |= {"reference": other.cache, "reference_tokens": other.tokens}
+    explained: Any = read.explained(question, method)
+    options |= {"position": question.position, "tokens": read.tokens, "special": special, "progress": bars()}
+    result = validate(read.cache, explained, k=k, least=least, **options)
     agrees = result.agreement
     add(
         method=label,
@@ -186,15 +184,12 @@ def patch_prompt(
         refuse(used(patching), "has no effect with --corrupted, whose run is patched as --what says")
         refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
         options = grid.options(scale)
-    from heta_lens._util.work import progress_in_lines
-
     read = read_prompt(model, prompt, question, **loading.options())
-    with progress_in_lines():
-        if grid.corrupted is None:
-            _patch_tokens(read, question, options, files, top)
-        else:
-            corrupted = read_by(read.cache.model, with_text(prompt, grid.corrupted), question)
-            _patch_grid(read, corrupted, question, options, files, top)
+    if grid.corrupted is None:
+        _patch_tokens(read, question, options, files, top)
+    else:
+        corrupted = read_by(read.cache.model, with_text(prompt, grid.corrupted), question)
+        _patch_grid(read, corrupted, question, options, files, top)
 
 
 def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any], files: Files, top: int) -> None:

@@ -116,9 +116,8 @@ class Method(Options, ABC):
         return [result for group in self.sharing_runs(predictions) for result in self.explained(group)]
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions with shared runs; `Heta` overrides the whole of `each` instead."""
-        longest, shared, work = predictions[-1], len(predictions), self.work(predictions[-1])
-        work = replace(work, backwards=work.backwards * shared)
+        """Explain predictions with shared runs."""
+        longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
         with longest.running(), working(vars(work), self.progress) as progress:

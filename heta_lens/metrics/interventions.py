@@ -57,7 +57,19 @@ def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, 
     of the sets best, on the other half; ``nothing``, of scores that are 0.
     """
     scores = finite_scores(scores, drops.sets.shape[1]).detach().cpu().double()
-    return diagnostics.faithfulness(drops.each, drops.sets.to(scores) @ scores, drops.order)
+    sums, half = drops.sets.to(scores) @ scores, len(drops.order) // 2
+    fitted, held_out = drops.order[:half], drops.order[half:]
+    square = float(sums[fitted] @ sums[fitted])
+    scale = max(0.0, float(drops.each[fitted] @ sums[fitted]) / square) if square else 0.0
+    calibrated = (drops.each - scale * sums)[held_out].abs()
+    return {
+        "raw": float((drops.each - sums).abs().mean()),
+        "calibrated": float(calibrated.mean()),
+        "calibrated_standard_error": float(calibrated.std() / len(held_out) ** 0.5),
+        "nothing": float(drops.each[held_out].abs().mean()),
+        "scale": scale,
+        "subsets": len(drops.each),
+    }
 
 
 def additivity_gap(drops: Drops, scores: Float[Tensor, "pos"]) -> float:

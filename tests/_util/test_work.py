@@ -7,11 +7,9 @@ from time import sleep
 
 import pytest
 import torch
-from rich.console import Console
-from rich.progress import Progress as Bars
 
 from heta_lens._util import work as module
-from heta_lens._util.work import Allocations, Bar, Progress, Work, count, counting, working
+from heta_lens._util.work import Allocations, Progress, Work, count, counting, step, working
 
 
 def test_what_is_counted_goes_to_the_innermost_count_only():
@@ -27,7 +25,7 @@ def test_what_is_counted_goes_to_the_innermost_count_only():
 def test_what_ran_is_what_was_paid():
     with working({"forwards": 5}, False) as progress:
         count("forwards", 3)
-        with progress.step() as part:
+        with step() as part:
             count("hvps", 2)
     assert [progress.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [3, 0, 0]
     assert [part.cost()[kind] for kind in ("forwards", "backwards", "hvps")] == [0, 0, 2]
@@ -73,11 +71,11 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
         count("hvps", 1)
-        assert not work.bar.bars.live.is_started
+        assert not work.bars.live.is_started
         sleep(0.02)
-        with work.step():
+        with step():
             count("hvps", 1)
-        assert work.bar.bars.live.is_started
+        assert work.bars.live.is_started
     assert "hvps" in screen.getvalue()
 
 
@@ -92,30 +90,6 @@ def test_an_error_goes_through_and_leaves_the_terminal_usable():
     with redirect_stderr(screen), pytest.raises(KeyError, match="inside"):
         fail_while_working()
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor, shown and hidden
-
-
-def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
-    """Of a thousand units, with a clock that goes on by a tenth of a second whenever it is read."""
-    clock = iter(number / 10 for number in range(10_000))
-    bars = Bars(console=Console(file=screen, force_terminal=True), get_time=lambda: next(clock), auto_refresh=False)
-    bars.add_task("hvps", total=1000, kind="hvps")
-    return Bar(bars, due, advice.pop)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_said", set())
-
-
-def test_what_is_cheaper_is_said_once() -> None:
-    screen, advice = io.StringIO(), ["groups=8 would take half", "groups=8 would take half"]
-    for _ in range(2):
-        made = bar(screen, advice)
-        for _ in range(10):
-            made.advance("hvps", 1)
-        made.stop()
-    assert screen.getvalue().count("groups=8 would take half") == 1
-    assert advice == []  # worked out once for each
 
 
 KIB = 2**10

@@ -27,10 +27,10 @@ def test_heads_together_are_the_gate(build: Callable[[], Any], flow: Any) -> Non
     heads = gate_heads(cache_of(model, ids), flow=flow, tokens=ids)
     torch.testing.assert_close(heads.shares.sum((0, 1)), whole.cpu(), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(heads.of(2).values, heads.shares[:, :, 2])
-    layer, head, share = heads.top(1, source=2)[0]
+    layer, head, share = heads.of(2).top(1)[0]
     assert share == float(heads.of(2).values.max()) == float(heads.shares[layer, head, 2])
-    assert f"most by L{heads.top(1)[0].layer}H" in repr(heads) and "layer 1" in heads.plot(2).fragment
-    assert repr(heads.top(1)).startswith("[L") and heads.of(2).to_frame()["name"][1] == "L0H1"
+    assert f"most by L{heads.of().top(1)[0].layer}H" in repr(heads) and "layer 1" in heads.plot(2).fragment
+    assert repr(heads.of().top(1)).startswith("[L") and heads.of(2).to_frame()["name"][1] == "L0H1"
     frame = heads.to_frame()
     assert frame["share"].sum() == pytest.approx(1)
     row = frame[(frame["layer"] == 1) & (frame["head"] == 1) & (frame["position"] == 3)]
@@ -102,7 +102,7 @@ def test_wrong_options_are_refused() -> None:
         (lambda: ablate_heads(cache, TARGET, positions=[9]), "position 9"),
         (lambda: ablate_heads(cache, TARGET, fill="noise"), "fill='noise'"),  # type: ignore[arg-type]
         (lambda: ablate_heads(part, TARGET, tokens=ids), "the cache holds 1 of the prompt's 6 positions"),
-        (lambda: gate_heads(cache).top(0), "k=0"),
+        (lambda: gate_heads(cache).of().top(0), "k=0"),
         (lambda: gate_heads(cache).of(9), "position 9"),
         (lambda: gate_heads(cache, flow="suffixes"), "flow='suffixes'"),  # type: ignore[arg-type]
     ]

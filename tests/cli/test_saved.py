@@ -96,10 +96,10 @@ def estimated(config: str, tokens: int, *words: str) -> Any:
 
 def test_estimate_says_what_fits(config: str) -> None:
     said = estimated(config, 20, "-o", "batch=2")
-    assert said.exit_code == 0 and "bfloat16, 20 tokens; 8 GB is 7.5 GiB. Predicted:" in said.output
-    assert re.search(r"batch=2 .* yes +weights", said.output) and "(2 at once)" in said.output
+    assert said.exit_code == 0 and "bfloat16, 20 tokens; GiB of 7.45, predicted" in said.output
+    assert re.search(r"batch=2: .* = weights", said.output) and "(2 at once)" in said.output
     fast = estimated(config, 20, "-m", "fast")
-    assert fast.exit_code == 0 and re.search(r"fast .* yes +weights", fast.output)
+    assert fast.exit_code == 0 and re.search(r"fast: .* = weights", fast.output)
 
 
 @pytest.mark.usefixtures("unchecked")

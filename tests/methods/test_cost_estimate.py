@@ -1,6 +1,8 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
 from dataclasses import replace
+from functools import partial
+from timeit import timeit
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain
-from heta_lens.methods.cost import CHECKS, Speed, timed
+from heta_lens.methods.cost import seconds_per_position
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import GRAPH, PRODUCT
 
 N = 24
 
@@ -105,7 +108,7 @@ def test_proposals_fit_into_the_memory_there_is() -> None:
     assert estimate(model, ids, memory=1).cheaper == ()
 
 
-def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_those_of_whole_runs_in_several_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that shows how many positions were run: a second each."""
     model, ran, run = zoo.native_bridge(), [0], ModelAdapter.run
 
@@ -114,13 +117,14 @@ def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch:
         return run(adapter, ids, *how, **more)
 
     monkeypatch.setattr(ModelAdapter, "run", counted)
-    monkeypatch.setattr("heta_lens.methods.cost.perf_counter", lambda: float(ran[0]))
+    monkeypatch.setattr("heta_lens.methods.cost.timeit", partial(timeit, timer=lambda: float(ran[0])))
     ids = zoo.prompt(model, 48)
     prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
     before = ran[0]
-    assert timed(prediction) == Speed(1.0, 1.0, 0.0, 1.0)
-    assert ran[0] - before == 48 * (1 + 2 * 3 + 1 + 2)  # a copy, 48 / 16 copies twice, a graph and two trials of it
-    assert estimate(model, ids, support="row").seconds == (CHECKS + 1 + 48 + 1) * 48
+    assert seconds_per_position(prediction) == [0.5, 0.5]
+    assert ran[0] - before == 3 * 8 * 48  # of which the first warms up
+    row = estimate(model, ids, support="row")
+    assert row.seconds == row.runs * 48 == (1 + 48 + GRAPH + 10 * PRODUCT) * 48
 
 
 @pytest.mark.usefixtures("unchecked")

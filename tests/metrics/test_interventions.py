@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from helpers import oracles, zoo
+from helpers.asking import plain_embeddings, plain_log_probs, predict
 from helpers.evaluating import ONE_EACH, TARGET, N, prediction_of
+from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
     Drops,
@@ -32,6 +35,38 @@ def test_scores_of_leave_one_out_add_up_for_single_tokens(build: Any) -> None:
     everything = float(asked.objective(asked.log_probs) - nothing[0, TARGET])
     assert additivity_gap(drops, torch.zeros(N)) == pytest.approx(abs(everything), rel=1e-6)
     assert additivity_gap(drops, torch.full((N,), everything / N)) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [TARGET, (TARGET, 9)])
+def test_faithfulness_is_the_oracles(target: Any) -> None:
+    """Every set of tokens masked by the oracle; the scale fitted on one half of them, and evaluated on the other."""
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    at, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+
+    @torch.no_grad()
+    def g(e: torch.Tensor) -> torch.Tensor:
+        found = log_probs(e)
+        return found[target[0]] - found[target[1]] if isinstance(target, tuple) else found[target]
+
+    drops, scores = Drops.of(predict(model, ids, target), seed=3), torch.linspace(-0.1, 0.4, N).double()
+    masked = [oracles.drop(g, at, torch.zeros_like(at[0]), row.nonzero().flatten().tolist()) for row in drops.sets]
+    each, sums = torch.stack(masked), torch.stack([scores[row].sum() for row in drops.sets])
+    assert len(each) == N + SUBSETS
+    half = len(drops.order) // 2
+    fitted, evaluated = drops.order[:half], drops.order[half:]
+    scale = oracles.best_scale(each[fitted], sums[fitted])
+    left = oracles.faithfulness_errors(each[evaluated], scale * sums[evaluated])
+    expected = {
+        "raw": float(oracles.faithfulness_errors(each, sums).mean()),
+        "calibrated": float(left.mean()),
+        "calibrated_standard_error": float(left.std() / len(evaluated) ** 0.5),
+        "nothing": float(each[evaluated].abs().mean()),
+        "scale": float(scale),
+        "subsets": len(each),
+    }
+    assert faithfulness_error(drops, scores) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_worked_example() -> None:

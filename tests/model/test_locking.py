@@ -45,7 +45,7 @@ class Subject:
         method = partial(attribute, self.cache, **one)
         return {
             "heta": lambda: method(probes=2).scores,
-            "low rank": lambda: method(variant="lr", rank=2, audit=True, probes=2).scores,
+            "low rank": lambda: method(variant="lr", rank=2, probes=2).scores,
             **{name: partial(self._scores, method, name) for name in METHODS},
             "span": lambda: heta_lens.attribute_span(self.cache, N - 2, tokens=self.ids, probes=1).total,
             "batch": self._batch,

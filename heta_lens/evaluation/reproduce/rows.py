@@ -77,8 +77,7 @@ class Effort:
             named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
             smaller = {name: size for name, size in self.smaller.items() if name in named}
             every = {**self.heta, **extra, **named, **smaller}
-            heta = quietly(partial(Heta, **every))
-            without_effect = heta.unread.keys() - ({"seed"} if heta.random else set())
+            without_effect = quietly(partial(Heta, **every)).without_effect
             options = {name: value for name, value in every.items() if name not in without_effect}
         return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
@@ -126,5 +125,5 @@ def recombined(method: Explain, full: Heta, known: Known) -> Explain:
         return method
     own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
     same = all(full.chosen.get(name) == value for name, value in own.items())
-    plain = not (full.tolerance or full.prune or full.interactions or full.audit)
+    plain = not (full.tolerance or full.prune or full.interactions)
     return Recombined(method, full, known) if same and plain and full.weights == (0.5, 0.5) else method

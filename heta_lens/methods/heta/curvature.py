@@ -36,7 +36,7 @@ from heta_lens.methods.heta.probes import (
     pairs_of_groups,
     pairs_of_rows,
     probed_sizes,
-    signs_of,
+    rademacher,
 )
 from heta_lens.methods.heta.score import Balance, Parts
 from heta_lens.methods.heta.windows import Window, averaged
@@ -46,12 +46,11 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 
 Support: TypeAlias = Literal["block", "row"]
-BlockNorm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
+BlockNorm: TypeAlias = Literal["hutchinson", "entrywise"]
 MatrixFrom: TypeAlias = Callable[[int], HessianOperator]
 """The matrix over the states from a place on, with all states before it held fixed."""
 
 AT_ONCE = 32  # directions of a token whose products are held at every position
-ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
 class Energy(NamedTuple):
@@ -63,7 +62,7 @@ class Energy(NamedTuple):
 
 @dataclass(frozen=True)
 class Curvature(Samples):
-    """S as samples to be averaged: one per probe for ``hutchinson``, a single one for the exact norms."""
+    """S as samples to be averaged: one per probe for ``hutchinson``, a single one for ``entrywise``."""
 
     readings: Sequence[Readings] = ()  # of every token, where products were read
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
@@ -104,7 +103,8 @@ def estimated_curvature(
         return estimate_until_sure(estimator, tasks, parts, balance)
     values, taken, energies, pairs = [], [], [], None
     for task in tasks:
-        found = estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws)))
+        most = range(getattr(estimator, "probes", 1))
+        found = estimator.estimate(task, dict.fromkeys(task.window.scored, most))
         values.append(found.values)
         taken.append(torch.zeros_like(found.mean) if found.cross_talk is None else found.cross_talk)
         energies += [] if found.energy is None else [found.energy]
@@ -124,9 +124,7 @@ class Estimator(ABC):
     approximate: ClassVar[bool] = True  # stands for the full method's curvature
     target_agnostic: ClassVar[bool] = False  # is the same for every token that may come next
     why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
-    draws: ClassVar[int] = 1
     random: ClassVar[bool] = False  # another seed gives other samples
-    stops: ClassVar[bool] = False  # some tokens may get fewer probes than others
 
     @classmethod
     def reads(cls) -> set[str]:
@@ -163,26 +161,18 @@ class Probed(Estimator):
     interactions: bool
     checkpoint: bool
 
-    @property
-    def draws(self) -> int:  # type: ignore[override]
-        """The most probes of a token."""
-        return self.probes
-
-    def check(self, prediction: Prediction, length: int) -> None:
-        size = prediction.embeddings.shape[1] * (1 if self.support == "block" else length)
-        if self.norm == "exact" and size > ENUMERABLE:
-            raise ValueError(
-                f"norm='exact' visits all 2^{size} sign vectors here, and 2^{ENUMERABLE} is the most it will; "
-                "use norm='hutchinson', whose standard error is reported"
-            )
-
     def signs(self, task: Task, probes: ProbesByToken, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
         """Draw signs for places in a window; tokens without probes of their own get as many as the first."""
         first, like, signs = next(iter(probes.values())), task.window.states, []
         for position in (task.window.span.start + place for place in places):
             own = probes.get(position) or first
-            signs.append(signs_of(self.seed, position, own, like.shape[1]).to(like))
+            signs.append(rademacher(self.seed, position, own.stop, like.shape[1])[own.start :].to(like))
         return signs
+
+    def sizes(self, products: Float[Tensor, "k *part d"]) -> Float[Tensor, "sample"]:
+        """Return the norms of products with random signs, or the norm of the block that products with units make."""
+        sizes = products.abs().flatten(1).sum(1)
+        return sizes if self.norm == "hutchinson" else sizes.sum()[None]
 
     def probe_each(
         self, task: Task, probes: ProbesByToken, matrix_from: MatrixFrom, by_start: Sequence[Sequence[int]]
@@ -197,7 +187,7 @@ class Probed(Estimator):
             every = torch.stack(self.signs(task, probes, range(len(task.window.span))), dim=1)
             products = matrix_from(0).matmat(every)[:, tokens]
             return Curvature.of([Readings.of_own(size) for size in products.abs().sum(-1).T])
-        samples, sizes = list[Tensor](), list[Sizes]()
+        samples, blocks = list[Tensor](), list[Sizes]()
         for group in [tokens] if row else by_start:
             start = 0 if row else group[0]
             matrix, places = matrix_from(start), [token - start for token in group]
@@ -206,12 +196,15 @@ class Probed(Estimator):
             if row or self.interactions:
                 for place, own in zip(places, directions, strict=True):
                     products = torch.cat([matrix.matmat(few, place) for few in own.split(AT_ONCE)])
-                    samples.append(_SAMPLES[self.norm](products if row else products[:, place]))
-                    sizes += [_PAIR_SIZES[self.norm](products[:, place:])] if self.interactions else []
+                    samples.append(self.sizes(products if row else products[:, place]))
+                    if self.interactions:
+                        later = products[:, place:]
+                        entrywise = later.abs().sum((0, 2)), None
+                        blocks.append(probed_sizes(later) if self.norm == "hutchinson" else entrywise)
             else:
-                samples += map(_SAMPLES[self.norm], own_products(matrix, places, directions, task.batches.size))
+                samples += map(self.sizes, own_products(matrix, places, directions, task.batches.size))
             del matrix  # and its graph, before the next is built
-        pairs = pairs_of_rows(sizes) if self.interactions else None
+        pairs = pairs_of_rows(blocks) if self.interactions else None
         return Curvature.of([Readings.of_own(size) for size in samples], pairs)
 
 
@@ -230,7 +223,8 @@ class ProbedHessian(Probed):
         return self.norm == "hutchinson"
 
     @property
-    def stops(self) -> bool:  # type: ignore[override]
+    def stops(self) -> bool:
+        """Whether some tokens may get fewer probes than others."""
         return self.random and bool(self.prune or self.tolerance is not None)
 
     def check(self, prediction: Prediction, length: int) -> None:
@@ -248,17 +242,12 @@ class ProbedHessian(Probed):
         return hessian(rerun, task.batches, checkpoint=self.checkpoint)
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        groups = self.groups_of(len(probes))
-        return self._one_by_one(task, probes) if groups is None else self._in_groups(task, probes, groups)
-
-    def _one_by_one(self, task: Task, probes: ProbesByToken) -> Curvature:
-        window = task.window
-        products = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
-        by_start = window.by_start(list(probes), per_product(products))
-        return self.probe_each(task, probes, lambda place: self.matrix(task, window.rerun(place)), by_start)
-
-    def _in_groups(self, task: Task, probes: ProbesByToken, groups: int) -> Curvature:
-        rerun = task.window.rerun(min(probes) - task.window.span.start)
+        window, groups = task.window, self.groups_of(len(probes))
+        if groups is None:
+            each = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
+            by_start = window.by_start(list(probes), per_product(each))
+            return self.probe_each(task, probes, lambda place: self.matrix(task, window.rerun(place)), by_start)
+        rerun = window.rerun(min(probes) - window.span.start)
         # The matrix has no name here, so that its graph is gone before tokens are probed alone.
         products = grouped_products(self.matrix(task, rerun), self.seed, probes, groups, task.batches.size)
         readings = dict(zip(probes, products.readings(), strict=True))
@@ -377,28 +366,6 @@ def own_products(
         yield from torch.cat(products).split(counts)
 
 
-def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
-    """Compute the mean of ``‖rows · s‖₁`` over all sign vectors s; one of s and -s is enough."""
-    n = rows.shape[1]
-    total = rows.new_zeros(())
-    for codes in torch.arange(2 ** (n - 1), device=rows.device).split(2**14):
-        bits = rearrange(codes, "code -> code 1") >> torch.arange(n, device=rows.device) & 1
-        total += ((1 - 2 * bits).to(rows) @ rows.T).abs().sum()
-    return total / 2 ** (n - 1)
-
-
-_SAMPLES: dict[BlockNorm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sample"]]] = {
-    "hutchinson": lambda products: products.abs().flatten(1).sum(1),
-    "exact": lambda products: expected_l1(products.flatten(1))[None],
-    "entrywise": lambda products: products.abs().sum()[None],
-}
-_PAIR_SIZES: dict[BlockNorm, Callable[[Float[Tensor, "k later d"]], Sizes]] = {
-    "hutchinson": probed_sizes,  # ‖H_ij‖_F, as with "exact"
-    "exact": lambda products: (products.square().sum((0, 2)).sqrt(), None),
-    "entrywise": lambda products: (products.abs().sum((0, 2)), None),
-}
-
-
 # ------------------------------------------------------------------------------------------------------------ low rank
 OVERSAMPLING = 8
 
@@ -412,7 +379,7 @@ class LowRank(HessianOperator):
     missed_squared: float
 
     @property
-    def like(self) -> Float[Tensor, "pos d"]:
+    def like(self) -> Float[Tensor, "pos d"]:  # type: ignore[override]
         return self.vectors[..., 0]
 
     @property

@@ -1,35 +1,30 @@
-"""Diagnostics of a score: its parts, its additivity under masking, and the distance of an approximation from full."""
+"""Diagnostics of a score: its parts, and its distance from the effects of masking."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
-from heta_lens._util.work import Progress, counting
-from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import agreement, term_shares
-from heta_lens.methods.base import SAME_FOR_EVERY_TARGET, Scores
+from heta_lens.diagnostics import term_shares
+from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.options import HetaOptions
-from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.windows import edge_gap, most_central
+from heta_lens.methods.heta.score import Parts, divisor
 from heta_lens.model.adapter import Mask
 from heta_lens.prediction.masking import MaskedEffects, ablated
-from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.prediction import Prediction
 
 SUBSETS = 32  # random ones, beside every single token
 
 
-def subsets(generator: np.random.Generator, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
-    """Draw all single positions, and ``count`` random sets of positions, with all sizes equally likely."""
-    chosen = torch.zeros(count, length, dtype=torch.bool)
+def subsets(generator: np.random.Generator, length: int) -> Bool[Tensor, "subset pos"]:
+    """Draw all single positions, and random sets of positions, with all sizes equally likely."""
+    chosen = torch.zeros(SUBSETS, length, dtype=torch.bool)
     for row in chosen:
         size = generator.integers(1, length, endpoint=True)
         row[generator.choice(length, size, replace=False)] = True
@@ -60,66 +55,6 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
 
 
-def faithfulness(
-    dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], order: Int[Tensor, "subset"]
-) -> dict[str, Any]:
-    """Return the mean of ``|drop - sum of scores|``, for the scores (``raw``) and for scaled scores (``calibrated``).
-
-    The scale, at least 0, is fitted to the first half of the sets in this order and evaluated on the second half.
-    ``nothing`` is the error of scores of 0.
-    """
-    fitted, held_out = order[: len(order) // 2], order[len(order) // 2 :]
-    square = float(sums[fitted] @ sums[fitted])
-    scale = max(0.0, float(dropped[fitted] @ sums[fitted]) / square) if square else 0.0
-    calibrated = (dropped - scale * sums)[held_out].abs()
-    return {
-        "raw": float((dropped - sums).abs().mean()),
-        "calibrated": float(calibrated.mean()),
-        "calibrated_standard_error": float(calibrated.std() / len(held_out) ** 0.5),
-        "nothing": float(dropped[held_out].abs().mean()),
-        "scale": scale,
-        "subsets": len(dropped),
-    }
-
-
-# --------------------------------------------------------------------------------------------------------------- audit
-def audited(
-    options: HetaOptions,
-    prediction: Prediction,
-    score: Float[Tensor, "pos"],
-    work: Progress,
-    explain_fully: Callable[[], Sequence[Scores]],
-) -> dict[str, Any]:
-    """Measure how well scores add up to the effects of masking sets of tokens (``faithfulness``).
-
-    For an approximation, also measure the distance from the full method's scores, with its cost (``against_full``).
-    """
-    generator = prompt_generator(options.seed, prediction.ids)
-    members = subsets(generator, len(prediction)).to(score.device)
-    order = torch.from_numpy(generator.permutation(len(members)))
-    with counting(Counter(), work.bar) as ran:
-        dropped = drops(prediction, options.mask, members, options.batch)
-    facts: dict[str, Any] = {
-        "faithfulness": faithfulness(dropped, members.to(score) @ score, order),
-        "audit": ran["forwards"],
-    }
-    if not options.recipe.approximate:
-        return facts
-    (full,) = explain_fully()
-    scores, known = full.scores.to(score), full.diagnostics
-    facts["against_full"] = {
-        **agreement(score, scores),
-        **{name: known[name] for name in ("forwards", "backwards", "hvps")},
-        "checks": {name: dict(ran) for name, ran in known["checks"].items()},
-    }
-    if options.recipe.windowed:
-        seams = spans = options.spans(prediction)  # at whose edges a part of the score may jump
-        if options.window_mode == "frozen":
-            seams = most_central(spans) + (spans if options.window_gate == "per_window" else [])
-        facts["against_full"]["near_edges"] = edge_gap(scores, score, seams)
-    return facts
-
-
 # ------------------------------------------------------------------------------------------------- parts of the score
 # Options that make it another score, where they are not the default.
 IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "norm", "flow"}
@@ -129,22 +64,26 @@ def score_facts(
     options: HetaOptions, prediction: Prediction, parts: Parts, masked: MaskedEffects | None, whole_drop: float
 ) -> dict[str, Any]:
     """Return the diagnostics of a score: its parts, and its distance from the effects of masking."""
-    score = parts.score(options.balance)
-    for name, part in {**parts.means, "the score": score}.items():
+    score, balance = parts.score(options.balance), options.balance
+    for name, part in parts.means.items():
         prediction.check_finite(name, part)
     titled = IN_TITLE - options.without_effect.keys()
-    facts = {
-        **parts.diagnostics(options.balance),
+    facts: dict[str, Any] = {
+        "standard_errors": parts.standard_errors(balance),
         "probes": options.probes,
         "chosen": {name: value for name, value in options.chosen.items() if name in titled},
-        "unused_options": options.unused_options,
         "additivity_gap": abs(float(score.sum()) - whole_drop),
         "note": "; ".join(_notes(options, prediction, parts)) or None,
     }
-    if masked is not None:
+    if options.combine == "geometric":
+        facts["parts_correlation"] = parts.rank_correlation
+    else:
+        facts |= {"share": term_shares(parts.terms(balance)), "balanced": parts.score("sum")}
+    if masked is not None and parts.information is not None:
         facts["drop"], gain = masked.drop, masked.drop.clamp(min=0)  # the paper's bound on the information
         if options.combine == "sum":
-            facts["envelope"] = parts.envelope(options.balance, gain)
+            change = (gain - parts.information) / divisor(parts.information, balance)
+            facts["envelope"] = score + parts.gate * parts.gamma * change
         if options.kl == "orig_masked":
             facts["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
     return facts
@@ -171,12 +110,3 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
     if rounded := int(((parts.information == 0) & ~masked).sum()):
         yield f"masking {rounded} of {len(masked)} tokens changes no more than rounding does: counted as 0"
-
-
-def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:
-    """Warn if some scores need more probes to reach the tolerance."""
-    if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
-        warn(
-            f"probes={options.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
-            f"tolerance={options.tolerance} of the largest: interval() says how sure each is"
-        )

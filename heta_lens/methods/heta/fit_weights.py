@@ -29,12 +29,7 @@ MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with fa
     "curvature": ("curvature",),
     "information": ("information",),
 }
-SIMPLER = {
-    "half_scaled": ("β = γ", "keep β = γ"),
-    "curvature": ("the curvature alone", "use variant='hessian_only'"),
-    "information": ("the information alone", "use variant='kl_only'"),
-    "nothing": ("scores of 0", "do not read these scores as effects of masking"),
-}
+SIMPLER = "half_scaled", "curvature", "information", "nothing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +52,7 @@ class Fit:
         """The fitted method, with the fitted weights."""
         if self.beta == self.gamma == 0:
             raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
-        return self.method.weighted(self.beta, self.gamma)
+        return self.method.changed(beta=self.beta, gamma=self.gamma)
 
 
 def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:
@@ -76,13 +71,11 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
         raise ValueError("fit_weights needs a method with both parts: variant='full', say, and beta and gamma above 0")
     if method.combine == "geometric":
         raise ValueError("fit_weights fits the weights of a sum, and combine='geometric' multiplies: leave it out")
-    if not isinstance(predictions, Sequence) or not all(isinstance(entry, Prediction) for entry in predictions):
+    if not predictions or not all(isinstance(entry, Prediction) for entry in predictions):
         raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
-    if not predictions:
-        raise ValueError("fit_weights needs at least one prediction to fit to")
     for prediction in predictions:
         method.check(prediction)
-    quiet, tables = replace(method, progress=False, audit=False, interactions=False, tolerance=None, prune=0.0), []
+    quiet, tables = replace(method, progress=False, interactions=False, tolerance=None, prune=0.0), []
     with working({"predictions": len(predictions)}, method.progress) as work:
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))
@@ -99,13 +92,11 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
     errors = held_out["error"]
     best = min(SIMPLER, key=lambda name: errors[name])
     if predictions < FEW:
-        few = "1 prediction" if predictions == 1 else f"{predictions} predictions"
-        warn(f"fit_weights was given {few}, and weights vary much with so few: use {FEW} or more")
+        warn(f"weights vary much with so few predictions as {predictions}: use {FEW} or more")
     if errors["fitted"] > errors[best]:
-        name, instead = SIMPLER[best]
         warn(
-            f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {name} by "
-            f"{errors[best]:.3g}: {instead}, or fit to more predictions"
+            f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {best!r} by "
+            f"{errors[best]:.3g}: keep β = γ, or fit to more predictions"
         )
 
 

@@ -7,7 +7,7 @@ sink swallows is gone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from einops import einsum, repeat
@@ -21,13 +21,6 @@ PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
 """Patterns by layer, to be read once: without cached patterns, every read runs the model."""
 
 NormsByLayer: TypeAlias = Sequence[Float[Tensor, "head pos"]]
-
-
-class Step(NamedTuple):
-    """A layer on the way down: the flow Φ, and the mean of the heads' patterns."""
-
-    flow: Float[Tensor, "head key"]
-    attention: Float[Tensor, "query key"]
 
 
 def gate(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> tuple[Float[Tensor, "pos"], float]:
@@ -65,8 +58,8 @@ def flowing(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow) -> Float
     if flow != "suffix_input":
         return transport(patterns, flow) * torch.stack([*norms])
     rows = norms[0].new_zeros(0, *norms[0].shape)
-    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
-        rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])
+    for (own, attention), norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        rows = torch.cat([(own * norm)[None], _mix(rows, attention)])
     return rows
 
 
@@ -75,7 +68,7 @@ def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer hea
     if flow == "direct":  # the attention of the last position, in every head
         return torch.stack([pattern[:, -1] for pattern in patterns])
     if flow in ("suffix", "suffix_input"):
-        return torch.stack([step.flow for step in _suffix_steps(patterns)][::-1])
+        return torch.stack([own for own, _ in _suffix_steps(patterns)][::-1])
     rows, heads = None, 0
     for pattern in reversed(patterns):
         heads = len(pattern)
@@ -89,13 +82,15 @@ def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer hea
     return repeat(rows, "pos -> l head pos", l=len(patterns), head=heads) if flow == "rollout" else rows
 
 
-def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
-    """Yield paths from layer l to the output: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``, from the last layer down."""
+def _suffix_steps(
+    patterns: PatternsByLayer,
+) -> Iterator[tuple[Float[Tensor, "head key"], Float[Tensor, "query key"]]]:
+    """Yield Φ and ``mean_h A`` from the last layer down: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``."""
     row = None
     for pattern in reversed(patterns):
         row = _last_position(pattern) if row is None else row
         attention = pattern.mean(0)
-        yield Step(einsum(row, pattern, "query, head query key -> head key"), attention)
+        yield einsum(row, pattern, "query, head query key -> head key"), attention
         row = _mix(row, attention)
 
 

@@ -4,13 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float
-from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from heta_lens._util.target_kinds import TargetFunction, function_name
@@ -28,82 +25,51 @@ EVERYWHERE = slice(None)
 class HessianOperator(ABC):
     """A symmetric matrix over the ``pos · d`` entries of some states, known by its products with directions."""
 
-    @property
-    @abstractmethod
-    def like(self) -> Float[Tensor, "pos d"]:
-        """A tensor of the shape, type and device of the matrix's operands."""
+    like: Float[Tensor, "pos d"]  # a tensor of the shape, type and device of the matrix's operands
 
     @abstractmethod
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         """Return ``H Π r`` for every direction r, which has entries at ``places`` only."""
 
-    def matvec(self, direction: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
-        return self.matmat(direction[None])[0]
-
-    def as_linear_operator(self) -> LinearOperator:
-        """Return the matrix for SciPy, on flat vectors, as for ``eigsh(operator.as_linear_operator())``."""
-
-        def multiply(columns: Float[np.ndarray, "size *k"]) -> Float[np.ndarray, "size *k"]:
-            rows = np.ascontiguousarray(columns.reshape(len(columns), -1).T)
-            directions = torch.from_numpy(rows).to(self.like).reshape(-1, *self.like.shape)
-            return self.matmat(directions).flatten(1).T.cpu().numpy().reshape(columns.shape)
-
-        make: Any = LinearOperator  # its stubs do not know these arguments
-        return make(
-            (self.like.numel(), self.like.numel()),
-            matvec=multiply,
-            rmatvec=multiply,
-            matmat=multiply,
-            rmatmat=multiply,
-            dtype=self.like[:0].detach().cpu().numpy().dtype,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class ExactHessian(HessianOperator):
-    """The Jacobian of g's gradient, whose graph is kept: an HVP is a backward pass to the ``states``."""
+    """The Jacobian of g's gradient, whose graph is kept: an HVP is a backward pass to the states (``like``)."""
 
-    states: Float[Tensor, "pos d"]
+    like: Float[Tensor, "pos d"]
     gradient: Float[Tensor, "pos d"]
     batches: Batches
 
-    @property
-    def like(self) -> Float[Tensor, "pos d"]:
-        return self.states
-
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        multiply = partial(vector_jacobian_products, self.gradient[places], self.states)
+        multiply = partial(vector_jacobian_products, self.gradient[places], self.like)
         count("hvps", len(directions))
-        return self.batches.map(multiply, directions.to(self.states), len(self.states))
+        return self.batches.map(multiply, directions.to(self.like), len(self.like))
 
 
 @dataclass(frozen=True, eq=False)
 class GaussNewton(HessianOperator):
     """``-Jᵀ diag(p) J``, with J the Jacobian of the log-probabilities; ``J r`` is the derivative of ``w → Jᵀ w``."""
 
-    states: Float[Tensor, "pos d"]
+    like: Float[Tensor, "pos d"]
     log_probs: Float[Tensor, "vocab"]
     weights: Float[Tensor, "vocab"]
     weighted_gradient: Float[Tensor, "pos d"]  # Jᵀ w
     batches: Batches
 
-    @property
-    def like(self) -> Float[Tensor, "pos d"]:
-        return self.states
-
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         push = partial(vector_jacobian_products, self.weighted_gradient[places], self.weights)
-        pushed = self.batches.map(push, directions.to(self.weights), len(self.states))
-        pull = partial(vector_jacobian_products, self.log_probs, self.states)
+        pushed = self.batches.map(push, directions.to(self.weights), len(self.like))
+        pull = partial(vector_jacobian_products, self.log_probs, self.like)
         count("hvps", len(directions))
-        return self.batches.map(pull, -self.log_probs.detach().exp() * pushed, len(self.states))
+        return self.batches.map(pull, -self.log_probs.detach().exp() * pushed, len(self.like))
 
 
 def hessian(rerun: Rerun, batches: Batches, *, checkpoint: bool = False) -> HessianOperator:
     """Return the Hessian of g by the rerun's states; with ``checkpoint``, keeping the graph of one block at a time."""
     layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.layers)
     if checkpoint and layers:
-        return BlockwiseHessian([rerun, *(replace(rerun, layer=layer) for layer in layers)], batches)
+        reruns = [rerun, *(replace(rerun, layer=layer) for layer in layers)]
+        return BlockwiseHessian([each.states() for each in reruns], reruns, batches)
     return ExactHessian(*differentiate(rerun), batches)
 
 
@@ -143,17 +109,13 @@ class BlockwiseHessian(HessianOperator):
     In return for the memory, every batch of HVPs runs every block twice more.
     """
 
+    entering: Sequence[Float[Tensor, "pos d"]]  # the inputs of the blocks
     reruns: Sequence[Rerun]  # from the states that enter every block; from the last on, g is the top
     batches: Batches
 
     @property
-    def like(self) -> Float[Tensor, "pos d"]:
+    def like(self) -> Float[Tensor, "pos d"]:  # type: ignore[override]
         return self.entering[0]
-
-    @cached_property
-    def entering(self) -> list[Float[Tensor, "pos d"]]:
-        """The inputs of the blocks."""
-        return [rerun.states() for rerun in self.reruns]
 
     @cached_property
     def leaving(self) -> list[Float[Tensor, "pos d"]]:
@@ -200,7 +162,8 @@ def _pulled(
 # ---------------------------------------------------------------------------------------- are there second derivatives
 ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
 FUNCTION = "the function target={} cannot be differentiated twice with respect to the logits, which the curvature needs"
-WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
+UNQUANTISED = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
+TORCH = "use operations of torch that can be, or variant='gs', which takes one gradient"
 
 
 def check_twice_differentiable(
@@ -208,16 +171,15 @@ def check_twice_differentiable(
     states: Float[Tensor, "pos d"],
     direction: Float[Tensor, "pos d"],
     compare: bool,
-    *,
     batches: Batches,
-    refusal: str = ONCE,
-    way_out: str = WAY_OUT,
+    refusal: tuple[str, str] = (ONCE, UNQUANTISED),
 ) -> None:
     """Try one product, and refuse an objective whose second derivatives are missing, with or without an error.
 
     Autograd leaves out a derivative it does not know without an error, so the product may be compared (``compare``)
     with finite differences of the gradient: two step sizes must agree on another result.
     """
+    what, way_out = refusal
     leaf = states.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(leaf[None])[0], leaf, create_graph=True)
     count("backwards", 1)
@@ -228,38 +190,32 @@ def check_twice_differentiable(
             (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
             count("hvps", 1)
         except (RuntimeError, NotImplementedError) as error:
-            raise ValueError(f"{refusal} ({str(error).splitlines()[0]}); {way_out}") from error
+            raise ValueError(f"{what} ({str(error).splitlines()[0]}); {way_out}") from error
     if not compare:
         return
-    step = max(torch.finfo(states.dtype).eps ** (1 / 3), 1e-4) * states.square().mean().sqrt()
-    sizes = torch.stack([step, 2 * step])
-    steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
-    copies = rearrange(states + steps, "side size pos d -> (side size) pos d")
 
     def gradients_of(few: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy pos d"]:
         leaf = few.clone().requires_grad_()
         count("backwards", len(few))
         return torch.autograd.grad(objective(leaf).sum(), leaf)[0]
 
-    gradients = batches.map(gradients_of, copies, len(states))
-    after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
-    near, far = (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
+    step = max(torch.finfo(states.dtype).eps ** (1 / 3), 1e-4) * states.square().mean().sqrt()
+    copies = torch.stack([states + times * step * direction for times in (1, -1, 2, -2)])
+    after, before, far_after, far_before = batches.map(gradients_of, copies, len(states))
+    near, far = (after - before) / (2 * step), (far_after - far_before) / (4 * step)
     miss, doubt = (near - product).norm(), (near - far).norm()
     if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
-        raise ValueError(f"{refusal} (its gradient changes with them, but not as autograd says); {way_out}")
+        raise ValueError(f"{what} (its gradient changes with them, but not as autograd says); {way_out}")
 
 
 def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], direction: Float[Tensor, "vocab"]) -> None:
     """Refuse a target function without second derivatives at these logits."""
-    check_twice_differentiable(
-        lambda copies: values_of(function, copies[:, 0]),
-        logits[None],
-        direction[None],
-        compare=True,
-        batches=Batches(4),
-        refusal=FUNCTION.format(function_name(function)),
-        way_out="use operations of torch that can be, or variant='gs', which takes one gradient",
-    )
+
+    def objective(copies: Float[Tensor, "copy 1 vocab"]) -> Float[Tensor, "copy"]:
+        return values_of(function, copies[:, 0])
+
+    refusal = FUNCTION.format(function_name(function)), TORCH
+    check_twice_differentiable(objective, logits[None], direction[None], True, Batches(4), refusal)
 
 
 def _check_graph(gradient: Tensor) -> None:

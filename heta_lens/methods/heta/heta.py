@@ -10,7 +10,6 @@ I, the information  how far the predicted distribution moves when token i is mas
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,23 +17,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
-from heta_lens._util.options import check_choice, check_names, settings
-from heta_lens._util.python import quietly
-from heta_lens._util.work import Progress, Work, counting, working
+from heta_lens._util.options import check_choice, check_names
+from heta_lens._util.python import warn
+from heta_lens._util.work import Work, counting, step
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method, Scores, make_attribution
-from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_of
+from heta_lens.methods.base import Method, Scores
+from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
-from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
+from heta_lens.methods.heta.diagnostics import score_facts, whole_drops
 from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
 from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
-from heta_lens.model.lock import holding
+from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction, contrast_ids
 
@@ -63,7 +60,7 @@ class Heta(HetaOptions, Method):
     - ``groups``: how many groups of tokens share HVPs; the cross-talk between tokens of a group is taken out of the
       curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
     - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
-    - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
+    - ``norm``: ``hutchinson`` (Eq. 2), or ``entrywise`` (the appendix's norm)
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes HVPs in all (per window)
     - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
     - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
@@ -75,8 +72,6 @@ class Heta(HetaOptions, Method):
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
     - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
-    - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
-      tokens; for an approximation, its distance from ``full``
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
       score; ``probes`` is then the most it gets
     - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
@@ -112,25 +107,13 @@ class Heta(HetaOptions, Method):
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
-    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
-        lengths = list(map(len, predictions))
-        if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
-            raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
-        results, expected = list[Attribution](), Work()
-        with holding(predictions):
-            for prediction in predictions:
-                self.check(prediction)
-            groups = self.sharing_runs(predictions)
-            for group in groups:
-                expected += work_of(self, group)
-            cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
-            with predictions[0].running(), working(vars(expected), self.progress, cheaper) as work:
-                for group in groups:
-                    for prediction, result in zip(group, self.explain_sharing(group, work), strict=True):
-                        signed = self.directed
-                        results.append(make_attribution(prediction, "heta", result, settings(self), signed=signed))
-        warn_of_doubts(self, results)
+    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        results = super().explained(predictions)
+        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
+            warn(
+                f"probes={self.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
+                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
+            )
         return results
 
     def check(self, prediction: Prediction) -> None:
@@ -145,8 +128,6 @@ class Heta(HetaOptions, Method):
             )
         if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone()).same:
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
-        if self.audit and self.recipe.approximate:
-            self.full.check(prediction)
         prediction.mask_vector(self.mask)
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()
@@ -155,13 +136,15 @@ class Heta(HetaOptions, Method):
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> Work:
-        """Return the work that lies ahead, at most."""
-        return work_of(self, [prediction])
+        return self.work_together([prediction])
+
+    def work_together(self, predictions: Sequence[Prediction]) -> Work:
+        return work_and_positions(self, predictions)[0]
 
     def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_sharing([prediction], Progress())[0]
+        return self.explain_together([prediction])[0]
 
-    def explain_sharing(self, predictions: Sequence[Prediction], work: Progress) -> list[Scores]:
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Explain predictions that share masked forwards.
 
         For every token i of a context whose last position T predicts the target:
@@ -172,7 +155,7 @@ class Heta(HetaOptions, Method):
         4. score        M_i · (β S_i + γ I_i)
         """
         windows = [self.windows(prediction) for prediction in predictions]
-        with work.step() as shared:
+        with step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
@@ -180,8 +163,8 @@ class Heta(HetaOptions, Method):
         facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
         for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
-            with work.step() as own:
-                result = _scored(self, prediction, own_windows, masked, drop, own)
+            with step() as own:
+                result = _scored(self, prediction, own_windows, masked, drop)
             whole_cost = Counter(cost)
             whole_cost.update(own.cost())
             results.append(replace(result, diagnostics={**result.diagnostics, **whole_cost, **facts}))
@@ -194,7 +177,6 @@ def _scored(
     windows: Sequence[Window],
     masked: MaskedEffects | None,
     drop: float,
-    work: Progress,
 ) -> Scores:
     """Compute the gate, estimate the curvature, and combine both with the information."""
     information = None if masked is None else masked.divergence
@@ -209,9 +191,6 @@ def _scored(
         parts, pairs = replace(parts, curvature=curvature), curvature.pairs
     score = parts.score(method.balance)
     facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
-    if method.audit:
-        full = partial(method.full.explain_sharing, [prediction], work)
-        facts |= audited(method, prediction, score, work, full)
     interactions = None
     if pairs is not None:
         interactions, facts["standard_errors"]["interactions"] = pairs
@@ -223,25 +202,20 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
     if not method.probed:
         return {}
     prediction, adapter = window.prediction, window.prediction.adapter
-    check_gradients(prediction)
     place, states = len(prediction) - 1, window.states[-1:]  # whose run the curvature needs anyway
     rerun = prediction.rerun(place, layer=window.layer)
     # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
     first, second = contrast_ids(prediction)
+    # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
+    compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
 
     def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
         values = rerun.log_probs(copies)
         return values[:, first] - values[:, second]
 
+    signs = rademacher(method.seed, place, 1, states.shape[1]).to(states)
     with counting(Counter()) as ran:
-        check_twice_differentiable(
-            margin,
-            states,
-            rademacher(method.seed, place, 1, states.shape[1]).to(states),
-            # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
-            compare=adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks,
-            batches=prediction.prompt.batches(method.batch, 1),
-        )
+        check_twice_differentiable(margin, states, signs, compare, prediction.prompt.batches(method.batch, 1))
     return {"second_derivative": ran}
 
 
@@ -286,7 +260,9 @@ def gate_of(
         else:
             parts = [whole[span.start : span.stop] for span in spans]
         windowed = window_gate(parts, spans, len(whole))
-    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
+    gap = (whole - windowed).abs()  # the largest change of a token, and the mass moved
+    leakage = {"largest": float(gap.max()), "total": float(gap.sum()) / 2}
+    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage}
 
 
 def flow_gate(method: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:

@@ -69,8 +69,7 @@ VARIANTS: dict[Variant, Recipe] = {
 }
 
 
-CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values())) - {"seed"}
-"""The options that estimators read, without the seed, which also belongs to the audit."""
+CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values()))
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
 """The options of the preset ``careful``, which is proposed if the literal formula takes long."""
@@ -111,7 +110,6 @@ class HetaOptions(Options):
     mask: Masking = "zero"
     kl: Direction = "orig_masked"
     interactions: bool = False
-    audit: bool = False
     tolerance: Annotated[float | int | None, AtLeast(0)] = None
     prune: Annotated[float | int, AtLeast(0)] = 0.0
     checkpoint: bool = False
@@ -168,25 +166,23 @@ class HetaOptions(Options):
     def chosen(self) -> dict[str, Any]:
         return chosen(self)
 
-    @cached_property
-    def effective(self) -> set[str]:
-        """The options that differ from the default and have an effect."""
-        return self.chosen.keys() - self.without_effect.keys()
-
-    @cached_property
-    def unread(self) -> Mapping[str, str]:
-        """Options that the variant and the weights leave without an effect, with the reason for each."""
+    @property
+    def without_effect(self) -> Mapping[str, str]:
         recipe, (beta, gamma) = self.recipe, self.weights
         zero = "".join(f" and {name}=0" for name in ("beta", "gamma") if getattr(self, name) == 0)
         because = f"variant={self.variant!r}{zero}"
         why = "which has no curvature" if recipe.estimator is None else recipe.estimator.why_unused
         no_curvature = f"variant={self.variant!r} ({why}){zero}" if why else because
         of_curvature = CURVATURE_OPTIONS - (recipe.reads if beta else set())
-        unused = dict.fromkeys(of_curvature, no_curvature) | {"seed": no_curvature}
+        unused = dict.fromkeys(of_curvature, no_curvature)
+        if recipe.weights is not None:
+            unused |= dict.fromkeys(("beta", "gamma"), because)
         if not recipe.windowed:
             unused |= dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), because)
+        if VARIANTS[self.variant].gate != "flow":
+            unused["gate"] = because
         if recipe.gate != "flow":
-            reason = because if self.gate == "flow" else f"gate={self.gate!r}"
+            reason = because if "gate" in unused else f"gate={self.gate!r}"
             unused |= dict.fromkeys(("flow", "value_norm", "window_gate"), reason)
         if not gamma:
             unused |= dict.fromkeys(("kl", "information"), because)
@@ -196,38 +192,15 @@ class HetaOptions(Options):
             unused["balance"] = "combine='geometric' (whose ranks no scale of a part changes)"
         elif not (beta or gamma):
             unused["balance"] = because
-        return unused
-
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        unused = {**self.unread}
         if self.probed and not self.random:
             exact = f"norm={self.norm!r} (which is exact)"
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
-        unused.pop("interactions", None)  # which contradict a score without HVPs
-        if not self.prune:  # which is off, and asks for nothing
-            unused.pop("prune", None)
-        if self.audit or self.random:
-            unused.pop("seed", None)
-        if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
-            unused_by_full = self.full.without_effect.keys() | {"tolerance", "prune"}
-            unused = {name: reason for name, reason in unused.items() if name in unused_by_full}
         return unused
 
-    @property
-    def full(self: Own) -> Own:
-        """The full method that the options approximate."""
-        other: dict[str, Any] = {"interactions": False, "audit": False, "tolerance": None, "prune": 0.0}
-        return quietly(lambda: replace(self, variant="full", **other))
-
-    def weighted(self: Own, beta: float, gamma: float) -> Own:
-        """Return the options with another β and γ, without options that have no effect then."""
-        changes: dict[str, Any] = {"beta": beta, "gamma": gamma}
-        if not beta:
-            variant = "win" if self.recipe.windowed else "full"
-            changes |= {"variant": variant, "gate": self.recipe.gate, "interactions": False}
+    def changed(self: Own, **changes: Any) -> Own:
+        """Return the options with changes, and without options that have no effect then."""
         other = quietly(lambda: replace(self, **changes))
         return replace(other, **{name: type(self).__dataclass_fields__[name].default for name in other.unused_options})
 
@@ -243,61 +216,32 @@ class HetaOptions(Options):
 
 
 def contradictions(o: HetaOptions) -> Iterator[str]:
-    """Yield a message for every contradiction between options.
-
-    An option without an effect contradicts nothing; effects are known once all options before ``checkpoint`` fit.
-    """
-    estimator, fixed = o.recipe.estimator, VARIANTS[o.variant]
-    if o.tolerance == 0:
-        yield "tolerance=0 is never reached; tolerance=None takes all the probes"
-    if o.interactions and (reason := o.unread.get("interactions")):
-        yield f"interactions=True does not go with {reason}: pairs are sizes of blocks of H"
+    """Yield a message for every contradiction between options; an option without an effect contradicts nothing."""
     if o.layers is None and "layers" in o.recipe.reads:
         yield f"variant={o.variant!r} needs layers=, how many of the last layers to differentiate"
-    if fixed.weights is not None and {"beta", "gamma"} & o.chosen.keys():
-        yield f"variant={o.variant!r} fixes beta and gamma: leave them out, or use variant='full'"
-    if o.beta == o.gamma == 0:
+    if o.weights == (0, 0) and o.recipe.weights is None:
         yield "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'"
     if o.combine == "geometric" and not all(o.weights):
         yield (
             f"combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by "
             f"{o.weights}: use variant='full' or 'gs', with beta and gamma above 0"
         )
-    if fixed.gate not in ("flow", o.gate) and "gate" in o.chosen:
-        yield f"variant={o.variant!r} fixes the gate, and gate={o.gate!r} is another: leave one of them out"
-    if o.variant == "transition_only" and o.gate != "flow":
-        yield f"variant='transition_only' is the gate alone, which gate={o.gate!r} makes the same for every token"
-    if o.beta == 0 and estimator is not None and estimator.approximate:
-        yield f"variant={o.variant!r} is about the curvature, which beta=0 leaves out"
-    if o.interactions and o.recipe.windowed:
+    given = {name: f"{name}={getattr(o, name)!r}" for name in o.chosen.keys() - o.without_effect.keys()}
+    windowed = o.recipe.windowed
+    if "interactions" in given and windowed:
         yield f"interactions=True does not go with variant={o.variant!r}: tokens far apart share no window"
-    if o.interactions and (o.support, o.norm) == ("row", "hutchinson"):
+    if "interactions" in given and (o.support, o.norm) == ("row", "hutchinson"):
         yield "interactions=True does not go with support='row', whose probes do not separate tokens"
-    if "checkpoint" in o.effective and o.variant == "gn":
+    if "checkpoint" in given and o.variant == "gn":
         yield "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once"
-    if "checkpoint" in o.effective and o.recipe.windowed and o.window_mode == "frozen":
-        yield (
-            "checkpoint=True does not go with window_mode='frozen', whose windows are run in two parts; smaller "
-            "windows need less memory"
-        )
-    for name in ("prune", "tolerance"):  # with which tokens may stop early
-        if name not in o.effective:
-            continue
-        given = f"{name}={getattr(o, name)!r}"
+    if "checkpoint" in given and windowed and o.window_mode == "frozen":
+        yield "checkpoint=True does not go with window_mode='frozen', whose windows run in parts: use smaller windows"
+    if stopping := given.get("prune") or given.get("tolerance"):
         if o.interactions:
-            yield f"{given} does not go with interactions=True, which needs every token's probes"
-        if o.recipe.windowed and o.window_mode == "chunk":
-            yield f"{given} does not go with window_mode='chunk', where windows score a token several times"
+            yield f"{stopping} does not go with interactions=True, which needs every token's probes"
+        if windowed and o.window_mode == "chunk":
+            yield f"{stopping} does not go with window_mode='chunk', where windows score a token several times"
         if o.probes < LEAST:
-            yield f"{given} needs at least probes={LEAST}, to estimate a standard error; got {o.probes!r}"
-    if "prune" in o.effective:
-        given = f"prune={o.prune!r} does not go with"
-        if o.combine == "geometric":
-            yield (
-                f"{given} combine='geometric', where what a token's S adds depends on its I; it needs combine='sum', "
-                "or tolerance="
-            )
-        if o.support == "row":
-            yield f"{given} support='row', which costs the same for all tokens; it needs support='block'"
-        if o.balance != "none":
-            yield f"{given} balance={o.balance!r}, which needs every token's S; it needs balance='none'"
+            yield f"{stopping} needs at least probes={LEAST}, to estimate a standard error; got {o.probes!r}"
+    if "prune" in given and (o.combine == "geometric" or o.support == "row" or o.balance != "none"):
+        yield f"{given['prune']} needs combine='sum', support='block' and balance='none': S of a token alone decides"

@@ -21,11 +21,6 @@ def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "
     return torch.from_numpy(2.0 * bits - 1.0)
 
 
-def signs_of(seed: int, position: int, own: range, d: int) -> Float[Tensor, "probe d"]:
-    """Draw the signs of some of a token's probes."""
-    return rademacher(seed, position, own.stop, d)[own.start :]
-
-
 def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor, "count n d"]:
     """Draw random directions over the ``n`` positions from ``start`` on."""
     return torch.from_numpy(np.random.default_rng([seed, start, n]).standard_normal((count, n, d)))
@@ -226,7 +221,7 @@ def grouped_products(
     signs = torch.zeros(len(numbers), len(probes), width, dtype=torch.int8)  # 0 where a token has no group
     for column, (position, own) in enumerate(probes.items()):
         present[:, column] = (own.start <= numbers) & (numbers < own.stop)
-        signs[present[:, column], column] = signs_of(seed, position, own, width).to(torch.int8)
+        signs[present[:, column], column] = rademacher(seed, position, own.stop, width)[own.start :].to(torch.int8)
     drawn = [
         drawn_groups(influences, here, groups, [seed, first], number)
         for number, here in zip(numbers.tolist(), present, strict=True)

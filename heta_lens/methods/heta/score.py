@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import Samples, powered_ends, student_t
-from heta_lens.diagnostics import rank_correlation, sink_mass, standard_error, term_shares
+from heta_lens.diagnostics import rank_correlation, standard_error
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 Combine: TypeAlias = Literal["sum", "geometric"]
@@ -58,12 +58,6 @@ class Parts:
         terms = list(self.terms(balance).values())
         return torch.stack(terms).sum(0) if terms else self.gate
 
-    def envelope(self, balance: Balance, gain: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
-        """Return the score with ``gain`` in the place of I, on the same scale."""
-        assert self.information is not None
-        change = (gain - self.information) / divisor(self.information, balance)
-        return self.score(balance) + self.gate * self.gamma * change
-
     def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
         """Return the standard errors of the score and of each part. Only the probes are random."""
         errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means))
@@ -107,13 +101,6 @@ class Parts:
     def rank_correlation(self) -> float:
         """Spearman's correlation of S and I; NaN if S or I is constant."""
         return rank_correlation(self.means["curvature"], self.means["information"].abs())
-
-    def diagnostics(self, balance: Balance) -> dict[str, Any]:
-        """Return the shares of the terms of a sum, or the rank correlation of the factors of a product."""
-        facts = {"sink_mass": sink_mass(self.score(balance)), "standard_errors": self.standard_errors(balance)}
-        if self.combine == "geometric":
-            return facts | {"parts_correlation": self.rank_correlation}
-        return facts | {"share": term_shares(self.terms(balance)), "balanced": self.score("sum")}
 
 
 def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import index
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
@@ -77,12 +75,11 @@ def windows_of(
     return [Window(prediction, *both, alone=alone, layer=layer) for both in zip(spans, scored, strict=True)]
 
 
-def spans_over(length: int, size: SupportsIndex, overlap: float | int) -> list[range]:
+def spans_over(length: int, size: int, overlap: float | int) -> list[range]:
     """Cover a context with spans of one size, each the next ``size · (1 - overlap)`` further on.
 
     The last span is moved back to end with the context; a context no longer than one span is a single one.
     """
-    size = index(size)
     if size >= length:
         return [range(length)]
     stride = token_count(1 - overlap, size, "nearest", least=1)
@@ -115,19 +112,12 @@ def window_gate(parts: Sequence[Float[Tensor, "part"]], spans: Sequence[range], 
     return gate / gate.sum()
 
 
-def leakage(gate: Float[Tensor, "pos"], windowed: Float[Tensor, "pos"]) -> dict[str, float]:
-    """Measure how far windows move the gate: the ``largest`` change of a token, and the ``total`` mass moved."""
-    gap = (gate - windowed).abs()
-    return {"largest": float(gap.max()), "total": float(gap.sum()) / 2}
-
-
 def edge_gap(
     scores: Float[Tensor, "pos"], windowed: Float[Tensor, "pos"], spans: Sequence[range], reach: int = 16
 ) -> float:
     """Measure the share of the score that windows move among tokens within ``reach`` of an edge between spans."""
     length = len(scores)
     edges = torch.tensor([edge for span in spans for edge in (span.start, span.stop) if 0 < edge < length])
-    places = torch.arange(length)
-    near = (places[:, None] + 0.5 - edges).abs() <= reach if len(edges) else torch.zeros(length, 1, dtype=torch.bool)
+    near = ((torch.arange(length)[:, None] + 0.5 - edges).abs() <= reach).any(1)
     gap = (scores / scores.sum() - windowed / windowed.sum()).abs()
-    return float(gap[reduce(near, "pos edge -> pos", "any").to(gap.device)].sum()) / 2
+    return float(gap[near.to(gap.device)].sum()) / 2

@@ -12,8 +12,7 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, estimate, explain, predict
-from heta_lens.methods.heta.cost import cheaper_way
+from helpers.asking import cache_of, estimate, explain
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.methods.registry import METHODS
@@ -48,7 +47,8 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
     model = build()
     ids = zoo.prompt(model, N)
     expected, found = estimate(model, ids, **options), explain(model, ids, **options).diagnostics
-    assert (expected.forwards, expected.hvps) == (found["forwards"], found["hvps"])
+    spare = options.get("variant") == "win"  # a run that windows need on some models
+    assert (expected.forwards, expected.hvps) == (found["forwards"] + spare, found["hvps"])
     assert expected.tokens == N and expected.seconds >= 0 and expected.memory > 0 and expected.runs >= 1
     assert expected.options == options
 
@@ -104,10 +104,8 @@ class Meter:
 
 def reported(facts: Mapping[str, Any]) -> Meter:
     """All that an attribution says it ran, whatever for."""
-    full = facts.get("against_full", {})
-    parts = [facts, full, *facts["checks"].values(), *full.get("checks", {}).values()]
-    total = {kind: sum(part.get(kind, 0) for part in parts) for kind in ("forwards", "backwards", "hvps")}
-    return Meter(total["forwards"] + facts.get("audit", 0), total["backwards"], total["hvps"])
+    parts = [facts, *facts["checks"].values()]
+    return Meter(*(sum(part.get(kind, 0) for part in parts) for kind in ("forwards", "backwards", "hvps")))
 
 
 LONG = {"variant": "win", "window": 5, "overlap": 0.4}  # of 24 tokens: between most windows and the tail some stay
@@ -120,14 +118,11 @@ HETA: list[dict[str, Any]] = [
     {"interactions": True},
     {"tolerance": 0.3},
     {"prune": 0.1, **LONG},
-    {"audit": True},
-    {"audit": True, **LONG},
-    {"audit": True, "variant": "gs"},
     {**LONG, "window_mode": "chunk"},
     {**LONG, "window_mode": "chunk", "window_gate": "per_window"},
     {**LONG, "window_mode": "restrict"},
     {**LONG, "variant": "ls+win", "layers": 1, "window_mode": "chunk"},
-    *({"combine": "geometric", "gate": "none", **more} for more in ({}, LONG, {"variant": "gs", "audit": True})),
+    *({"combine": "geometric", "gate": "none", **more} for more in ({}, LONG, {"variant": "gs"})),
 ]
 QUICK: dict[str, list[dict[str, Any]]] = {
     "integrated_gradients": [{"steps": 5}],
@@ -171,34 +166,6 @@ def test_costs_reported_are_costs_paid(
             meter.watch(model, patched)
             found = heta_lens.attribute(cache, tokens=ids, method=METHODS[method](**options))
         assert reported(found.diagnostics) == meter
-    if not options.get("audit"):  # which an estimate counts in its own way
-        expected = heta_lens.estimate(lean, tokens=ids, method=METHODS[method](**options))
-        for kind in ("forwards", "backwards", "hvps"):
-            assert getattr(expected, kind) >= found.diagnostics[kind], kind
-
-
-@pytest.mark.parametrize(
-    ("options", "begins"),
-    [
-        ({}, "groups=8 would take about "),
-        ({"groups": None, "beta": 1.0, "probes": 5}, "groups=16 would take about "),
-        ({"groups": 4}, "support='row' would take about "),
-        ({"support": "row", "probes": 40}, "method='careful' would take about "),
-    ],
-    ids=str,
-)
-def test_a_long_wait_has_a_cheaper_way(options: dict[str, Any], begins: str) -> None:
-    """Named by what is to be changed, with its share of the work."""
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 60))
-    advice = cheaper_way(heta_lens.Heta(**options), prediction)
-    assert advice.startswith(begins)
-    share = int(advice.removeprefix(begins).partition("%")[0])
-    assert 0 < share < 80
-
-
-def test_what_is_cheap_has_no_cheaper_way() -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 60))
-    for variant in ("kl_only", "gs", "transition_only"):
-        assert cheaper_way(heta_lens.Heta(variant=variant), prediction) == ""
+    expected = heta_lens.estimate(lean, tokens=ids, method=METHODS[method](**options))
+    for kind in ("forwards", "backwards", "hvps"):
+        assert getattr(expected, kind) >= found.diagnostics[kind], kind
