@@ -275,17 +275,13 @@ def predictions(
     *,
     tokens: Tokens,
     follow: bool,
-    needed: int = 0,
     rules: Rules | None = None,
 ) -> list[Prediction]:
     """Make a prediction for each context length and its target, of a prompt that is checked once.
 
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
-    At least ``needed`` ids of the prompt are determined.
     """
-    for n, target in targets.items():
-        needed = max(needed, n + (follow and target is None))
-    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed, rules=rules)
+    prompt = Prompt.checked(adapter, cached, list(targets), tokens, rules)
     explained = []
     for n, target in targets.items():
         log_probs = log_softmax(prompt.logits[n])

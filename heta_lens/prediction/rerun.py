@@ -41,14 +41,13 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import (
     Activations,
     CleanRun,
-    Replay,
     Rules,
     Tokens,
-    Vocabulary,
     cached_tokens,
     check_attends_back,
     check_causal,
     live,
+    replay,
 )
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.target import log_softmax
@@ -78,7 +77,7 @@ class Prompt:
     """Tokens, and a live model that computes from them what was cached.
 
     ``logits`` are the clean predictions after contexts of these lengths, in float32 or better. ``ids`` end with the
-    longest context, unless the user's hooks must see the prompt as it was cached.
+    token after the longest context, unless the user's hooks must see the prompt as it was cached.
     """
 
     adapter: ModelAdapter
@@ -102,21 +101,18 @@ class Prompt:
         cached: Activations,
         contexts: Sequence[int],
         tokens: Tokens,
-        *,
-        needed: int,
         rules: Rules | None = None,
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still computes what was cached.
 
-        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined. ``rules`` are those of the
-        gradient that will be taken at the embeddings, for which the run keeps its graph.
+        ``contexts`` are the lengths of contexts. ``rules`` are those of the gradient that will be taken at the
+        embeddings, for which the run keeps its graph.
         """
         check_causal(adapter, cached)
-        ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
+        ids = cached_tokens(adapter, cached[EMBED], tokens)
         with counting(Counter()) as counts:
-            given = not (tokens is None or isinstance(tokens, Vocabulary))
-            replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given, rules)
-        end = len(ids) if replayed.user_hooks else max(needed, *contexts)
+            replayed = replay(adapter, cached, ids, [n - 1 for n in contexts], rules)
+        end = len(ids) if replayed.user_hooks else max(contexts) + 1
         return cls(
             adapter,
             cached,
