@@ -462,7 +462,7 @@ def _check_consistent(made: Attribution) -> None:
     of_target = [made.target_text, known.target_token, log_prob, rank]
     known_rows = [known[name] for name in ROW_DIAGNOSTICS & known.keys()]
     rows = [row for value in known_rows for row in (value.values() if isinstance(value, Mapping) else [value])]
-    errors, spelled = known.standard_errors or {}, [*(known.other_spellings or ()), *(known.target_members or ())]
+    errors, spelled = known.standard_errors or {}, known.target_members or ()
     consistent = {
         "tokens and ids": len(made.tokens) == count > 0 and bool((made.ids >= 0).all()),
         "positions": bool((made.positions.long().diff(prepend=torch.tensor([-1])) > 0).all()),

@@ -20,7 +20,7 @@ SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
 LAST = " (last)"  # the mark of the token that the prediction is read from
-NAMED = 3  # the number of spellings, and of members of a set, in a line
+NAMED = 3  # members of a set in a line
 ADVICE = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
@@ -72,7 +72,6 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
-        _spellings(known.other_spellings or ()),
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
         ""
@@ -125,13 +124,6 @@ def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, text: str, log_pro
     best = [f"token {member['id']} {member['text']!r}: {probability(member['log_prob'])}" for member in members[:NAMED]]
     named = f"; {', '.join(best)}" if best else ""
     return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank}{named})"
-
-
-def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tokens that write the same as the target and are not the target."""
-    named = [f"{other['text']!r} by token {other['id']} ({probability(other['log_prob'])})" for other in others[:NAMED]]
-    more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
-    return f"also written: {', '.join(named + more)}" if others else ""
 
 
 def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:

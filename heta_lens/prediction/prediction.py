@@ -48,7 +48,6 @@ class Prediction:
     prompt: Prompt
     length: int
     target: Target
-    others: tuple[int, ...] = ()  # tokens that write the same text, where the target was given as text
 
     def __repr__(self) -> str:
         kind = type(self.adapter.model).__name__
@@ -287,10 +286,10 @@ def predictions(
         log_probs = log_softmax(prompt.logits[n])
         if target is None:
             target = int(prompt.ids[n] if follow else log_probs.argmax())
-        resolved, others = resolve(adapter, prompt.ids[:n], target, log_probs)
+        resolved = resolve(adapter, prompt.ids[:n], target, log_probs)
         if callable(resolved):
             called(resolved, prompt.logits[n])
-        explained.append(Prediction(prompt, n, resolved, others))
+        explained.append(Prediction(prompt, n, resolved))
     return explained
 
 
