@@ -187,11 +187,10 @@ class Prediction:
 
     def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
         """Refuse a NaN or an infinity, naming its token and the component."""
-        if not values.isfinite().all():
-            ids, write = self.ids, self.adapter.tokenizer.write
-            check_finite(
-                values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
-            )
+        ids, write = self.ids, self.adapter.tokenizer.write
+        check_finite(
+            values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
+        )
 
     # ------------------------------------------------------------------------------------------------------ the target
     @property

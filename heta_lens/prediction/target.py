@@ -103,7 +103,9 @@ def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) ->
             (gradient,) = torch.autograd.grad(value, leaf)
         except (RuntimeError, NotImplementedError) as error:
             why = brief(str(error).partition("\n")[0])
-            raise ValueError(f"the function target={name} has no gradient by the logits ({why}): {CONNECTED}") from error
+            raise ValueError(
+                f"the function target={name} has no gradient by the logits ({why}): {CONNECTED}"
+            ) from error
     if not gradient.isfinite().all():
         raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
 
@@ -121,9 +123,7 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         )
     place = index(position)
     if not -cached <= place < cached:
-        last = cached - 1
-        way = f": give 1 to {last}, or -{last} to -1" if last else ""
-        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens{way}")
+        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
     if place % cached == 0:
         raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
     return place % cached
@@ -136,8 +136,6 @@ def resolve(
 
     Values that are no target are refused, and tokens or sets with a probability of 0.
     """
-    if isinstance(target, type):
-        raise TypeError(f"target={target.__name__} is a class: give a function of the logits, or an object made of it")
     if callable(target):
         if isinstance(target, SavedFunction):
             raise ValueError(target.why)
@@ -149,11 +147,9 @@ def resolve(
     if any(map(callable, target)):
         raise TypeError(f"target={target!r} has a function in a pair: let one function return the difference")
     first, second = (tokens_of(adapter, context, side, log_probs) for side in target)
-    if first == second:
-        raise ValueError(f"target={target!r} contrasts a token with itself")
     if both := {*members(first)} & {*members(second)}:
         shared = adapter.tokenizer.write(min(both), context.tolist())
-        raise ValueError(f"target={target!r} has {shared!r} on both sides, which says nothing: leave it out of one")
+        raise ValueError(f"target={target!r} contrasts {shared!r} with itself: leave it out of one side")
     return first, second
 
 
@@ -165,8 +161,6 @@ def tokens_of(
     tokens = frozenset(token_of(adapter, context, member, log_probs) for member in given)
     if not tokens:
         raise ValueError("target is an empty set: it names no token to explain")
-    if len(tokens) == len(log_probs):
-        raise ValueError(f"target= has all {len(tokens)} tokens there are, and one of them always comes next")
     side = tokens if len(tokens) > 1 else min(tokens)
     if not isfinite(log_prob := float(joint_logit(log_probs, side))):
         text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(side))
@@ -178,15 +172,10 @@ def token_of(adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, lo
     """Return a single token, given by id or as text."""
     if isinstance(target, str):
         return adapter.tokenizer.find(target, context.tolist(), log_probs.tolist())
-    if isinstance(target, list):
-        raise TypeError(
-            f"target={target!r} is a list: give one token id or its text, a set {{a, b}} of several, a pair as a tuple "
-            "(a, b), a list only as targets= of attribute_span or attribute_batch"
-        )
     if not is_whole(target):
         raise TypeError(
-            f"target={target!r} must be a token id, its text, a set of these, a pair of any of these, (a, b), or a "
-            "function of the logits"
+            f"target={target!r} must be a token id, its text, a set {{a, b}} of these, a pair (a, b) of any of these, "
+            "or a function of the logits; a list is for targets= of attribute_span or attribute_batch"
         )
     check_token("target", index(target), len(log_probs))
     return index(target)
