@@ -92,19 +92,13 @@ def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None
 
 
 def read_map(text: str) -> Any:
-    """Read an option from text: JSON, ``0=20GB,cpu=60GB``, or a name such as ``auto``."""
-    if text.startswith("{"):
-        try:
-            return {_number(name): value for name, value in json.loads(text).items()}
-        except ValueError as error:
-            raise ValueError(f"{text!r} is not valid JSON: {error}") from error
-    if "=" not in text:
+    """Read an option from text: JSON, or a name such as ``auto``."""
+    if not text.startswith("{"):
         return text
-    return {_number(name): _number(value) for name, _, value in (part.partition("=") for part in text.split(","))}
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    try:
+        return {int(name) if name.isdigit() else name: value for name, value in json.loads(text).items()}
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not valid JSON: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------------ the demo model

@@ -401,9 +401,8 @@ def why_not_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> str:
     """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
 
     The result is empty if they are equal. Blocks of some architectures pass more to later blocks than the residual
-    stream. A run of other tokens first
-    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
-    it again.
+    stream. A run of other tokens first replaces what is left of it in the model, and blocks are tried from the last
+    down, so that no block below adds to it again.
     """
     few = ids[None, :TRIED]
     streams = adapter.streams(few, range(adapter.layers + 1))

@@ -102,10 +102,7 @@ def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) ->
         try:
             (gradient,) = torch.autograd.grad(value, leaf)
         except (RuntimeError, NotImplementedError) as error:
-            why = brief(str(error).partition("\n")[0])
-            raise ValueError(
-                f"the function target={name} has no gradient by the logits ({why}): {CONNECTED}"
-            ) from error
+            raise ValueError(f"the function target={name} has no gradient by the logits: {CONNECTED}") from error
     if not gradient.isfinite().all():
         raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
 
