@@ -54,22 +54,23 @@ def batch_predictions(
         rows = Activations.of_each(cache)
         count, length = len(rows), len(rows[0][EMBED])
         mask = torch.ones(count, length) if attention_mask is None else attention_mask
-        by_prompt = [
-            real_parts(mask, count, length),
-            one_each("targets", targets, count, "prompt"),
-            one_each("positions", positions, count, "prompt"),
-        ]
+        parts = real_parts(mask, count, length)
+        each_target = one_each("targets", targets, count, "prompt")
+        places = one_each("positions", positions, count, "prompt")
         ids = None if tokens is None else batch_tokens(tokens, (count, length))
-        prompts = [row.part(part) for row, part in zip(rows, by_prompt[0], strict=True)]
+        prompts = [row.part(part) for row, part in zip(rows, parts, strict=True)]
         recovered = recovered_tokens(adapter, [prompt[EMBED] for prompt in prompts])
-        for number, (part, target, position) in enumerate(zip(*by_prompt, strict=True)):
+        own: list[list[int]] = []
+        for number, part in enumerate(parts):
             with about(f"prompt {number} of the batch"):
-                own = next(recovered) if ids is None else ids[number][part]
+                own.append(next(recovered) if ids is None else ids[number][part])
                 if attention_mask is None:
-                    check_unpadded(own, adapter.tokenizer.pad, adapter.tokenizer.bos)
-                n = context_length(len(own), position)
-                follow = position is not None
-                prepared += predictions(adapter, prompts[number], {n: target}, tokens=own, follow=follow)
+                    check_unpadded(own[-1], adapter.tokenizer.pad, adapter.tokenizer.bos)
+        for number, (prompt, target, place) in enumerate(zip(prompts, each_target, places, strict=True)):
+            with about(f"prompt {number} of the batch"):
+                n = context_length(len(own[number]), place)
+                follow = place is not None
+                prepared += predictions(adapter, prompt, {n: target}, tokens=own[number], follow=follow)
                 check(prepared[-1])
     return prepared
 
