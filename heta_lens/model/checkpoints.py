@@ -1,7 +1,7 @@
 """Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,9 +61,10 @@ def check_complete(name: str, report: dict[str, Any]) -> None:
         (report["error_msgs"], "could not be read:"),
     ):
         if keys:
+            listed = ", ".join(sorted(keys)[:3]) + f" and {len(keys) - 3} more" * (len(keys) > 3)
             raise CheckpointError(
-                f"the checkpoint {name!r} {problem} {listed(keys)}; save it again from a complete model, or load it "
-                "yourself and pass the model to TransformerBridge.boot_transformers(hf_model=)"
+                f"the checkpoint {name!r} {problem} {listed}; save it again from a complete model, or load it yourself "
+                "and pass the model to TransformerBridge.boot_transformers(hf_model=)"
             )
 
 
@@ -105,13 +106,6 @@ def check_folder(folder: Path) -> None:
                 f"the folder {str(folder)!r} has no {name}: save it there with {kind}.save_pretrained(...); pickles, "
                 "which can run code, are not read"
             )
-
-
-def listed(names: Iterable[str], shown: int = 3) -> str:
-    """List the first names, and the number of further names."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - shown} more" if len(ordered) > shown else ""
-    return ", ".join(ordered[:shown]) + more
 
 
 def first_sentence(error: BaseException) -> str:

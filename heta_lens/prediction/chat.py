@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, count, pairwise
+from os.path import commonprefix
 from typing import Any, TypeAlias
 
 import torch
@@ -29,21 +30,14 @@ Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value
 Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
 RenderChat: TypeAlias = Callable[[Sequence[Message]], str]  # raises a ValueError for a refused chat
 
-ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # first and last letters of stand-ins
 TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
 REPLY = "assistant"
 
 
 def stand_in(value: Value, rendered: str) -> tuple[Value, str]:
-    """Return a value made of a word missing from the text, and the value as templates write values.
-
-    The first and last letters of the word are missing from the replaced value, if possible.
-    """
-    text = value if isinstance(value, str) else _json(value)
-    first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
-    words = (f"{first}heta{number or ''}{last}" for number in count())
-    word = next(word for word in words if word not in rendered)
-    return (word, word) if isinstance(value, str) else ({word: word}, _json({word: word}))
+    """Return a value made of a word missing from the text, and the value as templates write values."""
+    word = next(word for number in count() if (word := f"qzheta{number}jx") not in rendered)
+    return (word, word) if isinstance(value, str) else ({word: word}, json.dumps({word: word}))
 
 
 def located(value: Value, rendered: str, render: Callable[[Value], str]) -> list[Span] | None:
@@ -62,9 +56,9 @@ def located(value: Value, rendered: str, render: Callable[[Value], str]) -> list
     if found is not None:
         return found
     # The template writes other things too because of the value: it is around the changed stretch, or in it.
-    start = shared_prefix(rendered, probe)
-    room = min(len(rendered), len(probe)) - start
-    changed = Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+    both_ways = ([rendered, probe], [rendered[::-1], probe[::-1]])
+    start, end = (len(commonprefix(texts)) for texts in both_ways)  # noqa: RUF071 (of characters, not of folders)
+    changed = Span(start, len(rendered) - min(end, min(len(rendered), len(probe)) - start))
     if not isinstance(value, str):
         return [changed]
     return next(([span] for span in _near(rendered, value, changed)), None)
@@ -91,16 +85,6 @@ def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
         yield from (span for span in spans if span.start <= stretch.start and stretch.stop <= span.stop)
         inside = [span for span in spans if stretch.start <= span.start and span.stop <= stretch.stop]
         yield from inside if len(inside) == 1 else ()
-
-
-def shared_prefix(one: str, other: str) -> int:
-    """Return the number of characters at the start that two texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def message_contents(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[tuple[Span, ...]]:

@@ -108,7 +108,6 @@ def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
     if isinstance(tokens, ChatPrompt):
         raise TypeError("attribute_batch takes no chat: give each chat to attribute, or the ids that were cached")
     ids = numbers_of(tokens, f"tokens= takes the ids the model was run on, {shape[0]} rows of {shape[1]}")
-    ids = ids[None] if ids.ndim == 1 and shape[0] == 1 else ids
     if ids.shape != shape:
         raise ValueError(f"tokens= must be the ids of the cached prompts, of shape {shape}; got {tuple(ids.shape)}")
     return ids.tolist()
