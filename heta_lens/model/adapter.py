@@ -41,12 +41,7 @@ from heta_lens.model.hooks import (
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
-from heta_lens.model.weights import (
-    is_readable,
-    on_units,
-    quantised_modules,
-    read_output_weights,
-)
+from heta_lens.model.weights import is_readable, on_units, quantised_modules, read_output_weights
 
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -74,8 +69,6 @@ Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 def check_decoder(model: Any) -> None:
     """Refuse a model that is not a decoder-only language model ready to be explained."""
     kind = type(model).__name__
-    if not (hasattr(model, "cfg") and hasattr(model, "hook_dict")):
-        raise TypeError(f"{kind} is not a TransformerLens model")
     points, direction = model.hook_dict, getattr(model.cfg, "attention_dir", "causal")
     if direction != "causal" or EMBED not in points or not hasattr(model, "blocks"):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")

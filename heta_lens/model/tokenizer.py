@@ -103,8 +103,7 @@ class TokenizerWrapper:
         Byte tokens come last, because models write byte tokens only where no other token exists. Among the others,
         exact matches come first, and more likely tokens before less likely ones.
         """
-        length = len(self.wrapped) if hasattr(self.wrapped, "__len__") else 0
-        candidates = _by_visible_text(self.wrapped, length, len(log_probs)).get(text.strip(), ())
+        candidates = _by_visible_text(self.wrapped, len(log_probs)).get(text.strip(), ())
         wanted = {text, text[1:] if text.startswith(" ") else " " + text} - {""}
         matches = [
             Match(token, written == text, BYTE.fullmatch(self.name(token)) is not None)
@@ -180,11 +179,8 @@ def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> I
 
 
 @lru_cache(maxsize=4)
-def _by_visible_text(tokenizer: Any, length: int, size: int) -> Mapping[str, Sequence[int]]:  # noqa: ARG001
-    """Group the vocabulary by text without surrounding white space, which does not depend on the context.
-
-    ``length`` renews the cache when tokens are added to the tokenizer.
-    """
+def _by_visible_text(tokenizer: Any, size: int) -> Mapping[str, Sequence[int]]:
+    """Group the vocabulary by text without surrounding white space, which does not depend on the context."""
     tokens: dict[str, list[int]] = defaultdict(list)
     for token, text in appended(TokenizerWrapper(tokenizer).decode, [0], range(size)):
         tokens[text.strip()].append(token)
