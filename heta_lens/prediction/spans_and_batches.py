@@ -86,7 +86,7 @@ def reasoning_of(cached: int, through: Any, answer: int) -> range:
     if not (isinstance(through, tuple | list) and len(through) == 2):
         raise TypeError(f"through={brief(through)} must be a pair (a, b): the reasoning is at a:b of the cached prompt")
     beyond = f"must lie before the answer, which begins at {answer}"
-    return _counted(f"through=({through[0]}, {through[1]})", *through, cached, answer, beyond)
+    return _counted(f"through=({through[0]}, {through[1]})", through[0], through[1], cached, answer, beyond)
 
 
 def _counted(where: str, start: SupportsIndex, stop: SupportsIndex, cached: int, end: int, beyond: str) -> range:

@@ -13,7 +13,7 @@ from transformer_lens import ActivationCache
 import heta_lens
 from helpers import quantised, zoo
 from helpers.asking import TARGET, N, cache_of, gpt2, missing, predict, refusal
-from helpers.odd_models import bert, with_side_channel
+from helpers.odd_models import with_side_channel
 from helpers.quantised import QuantisedLinear, Staircase
 from heta_lens import Prediction, attribute
 from heta_lens._util.work import counting
@@ -75,11 +75,6 @@ REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]
         lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, other_weights()),
         {},
         ["no token of this model", "cache.model is the model it was taken from"],
-    ),
-    "BERT under sdpa": (
-        lambda model, ids: cache_of(bert("sdpa"), ids),  # noqa: ARG005
-        {},
-        ["not a decoder-only language model"],
     ),
     "one wrong token": (
         lambda model, ids: cache_of(model, ids[:, :1]),
