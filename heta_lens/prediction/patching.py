@@ -47,6 +47,9 @@ def check_patch(
     reference: Prediction | None,
     patterns: Patterns,
 ) -> None:
+    if not isinstance(prediction, Prediction):
+        way_out = "heta_lens.Prediction.from_cache(cache, target, tokens=tokens) makes one"
+        raise TypeError(f"expected a Prediction, got {type(prediction).__name__}: {way_out}")
     check_choice("how", how, get_args(How))
     check_choice("patterns", patterns, get_args(Patterns))
     check_mask("mask", mask)
