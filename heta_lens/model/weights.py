@@ -88,10 +88,7 @@ def read_or_run(part: Any, name: str, projection: str, width: int, dtype: torch.
     weight = None if linear is None else stored(bare(linear)).get("weight")
     if weight is not None and not is_readable(weight):
         return on_units(bare(linear), width, dtype)
-    try:
-        return getattr(part, name).detach()
-    except NotImplementedError as error:
-        raise ValueError(f"{name} of a {type(part).__name__} can be neither read nor run by itself: {error}") from None
+    return getattr(part, name).detach()
 
 
 def on_units(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into out"]:
