@@ -44,7 +44,6 @@ class Diagnostics(Mapping[str, Any]):
     target_value: float | None = None
     target_members: Sequence[Mapping[str, Any]] | None = None
     unknown: Sequence[int] | None = None
-    other_spellings: Sequence[Mapping[str, Any]] | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None
     cache_mismatch: float | None = None

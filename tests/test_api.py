@@ -35,14 +35,14 @@ def test_the_model_itself_runs_once_for_all_targets(model: Any, cache: Any, ids:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("place", ["3", [3], 2.5, True])
+@pytest.mark.parametrize("place", ["3", [3], 2.5])
 def test_a_place_that_is_no_whole_number_is_named(place: Any) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 6)
     cache = cache_of(model, ids)
-    with pytest.raises(TypeError, match=r"position=.* must be a whole number"):
+    with pytest.raises(TypeError, match="as an integer"):
         attribute(cache, tokens=ids, position=place)
-    with pytest.raises(TypeError, match=r"start=.* must be a whole number"):
+    with pytest.raises(TypeError, match=r"the span .* must have whole numbers"):
         attribute_span(cache, place, tokens=ids)
-    with pytest.raises(TypeError, match=r"stop=.* must be a whole number"):
+    with pytest.raises(TypeError, match=r"the span .* must have whole numbers"):
         attribute_span(cache, 2, place, tokens=ids)

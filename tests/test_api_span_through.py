@@ -95,7 +95,7 @@ def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
         ((A, 99), ValueError, ["before the answer"]),
         (A, TypeError, [f"through={A}", "pair (a, b)"]),
         ((A, B, START), TypeError, ["pair (a, b)"]),
-        ((A, 7.5), TypeError, ["pair (a, b)"]),
+        ((A, 7.5), TypeError, ["whole numbers"]),
         ("58", TypeError, ["through='58'", "pair (a, b)"]),
     ],
     ids=repr,

@@ -92,9 +92,3 @@ def warn(message: str) -> None:
     while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
         level += 1
     warnings.warn(message, stacklevel=level + 1)
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Warn once in a process."""
-    warn(message)

@@ -81,9 +81,7 @@ class LoadingFlags:
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1 …; by default a GPU if there is one.")] = None
     device_map: Annotated[str | None, Option(metavar="MAP", help="Split the model: auto, balanced, or JSON.")] = None
     n_devices: Annotated[int | None, Option(min=1, help="Split it evenly over so many GPUs.")] = None
-    max_memory: Annotated[
-        str | None, Option(metavar="LIMITS", help="What each device may hold, as in 0=20GB,cpu=60GB.")
-    ] = None
+    max_memory: Annotated[str | None, Option(metavar="LIMITS", help="What each device may hold, as JSON.")] = None
     quantization_config: Annotated[
         str | None, Option(metavar="CONFIG", help="8bit or 4bit (bitsandbytes), or JSON as transformers has it.")
     ] = None

@@ -28,7 +28,6 @@ from heta_lens.model.hooks import (
     Hook,
     KeysValues,
     ReadAt,
-    after_attention_name,
     bare,
     is_hooked_transformer,
     names_filter,
@@ -42,15 +41,8 @@ from heta_lens.model.hooks import (
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
-from heta_lens.model.weights import (
-    is_elsewhere,
-    is_readable,
-    on_units,
-    quantised_modules,
-    read_output_weights,
-)
+from heta_lens.model.weights import is_readable, on_units, quantised_modules, read_output_weights
 
-DROPOUT_RATES = ("p", "dropout", "attention_dropout")  # attributes of modules of torch and transformers
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks are not a user's
@@ -77,47 +69,15 @@ Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 def check_decoder(model: Any) -> None:
     """Refuse a model that is not a decoder-only language model ready to be explained."""
     kind = type(model).__name__
-    if not (hasattr(model, "cfg") and hasattr(model, "hook_dict")):
-        raise TypeError(f"{kind} is not a TransformerLens model")
-    points = model.hook_dict
-    causal = set()  # whether modules with attention are causal; configs do not always tell
-    for module in model.blocks.modules() if hasattr(model, "blocks") else ():
-        if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens"):
-            causal.add(bool(module.is_causal))
-    direction = getattr(model.cfg, "attention_dir", "causal")
-    # A decoder may also have cross-attention, which is not causal.
-    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or causal == {False}:
+    points, direction = model.hook_dict, getattr(model.cfg, "attention_dir", "causal")
+    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks"):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
     for layer in range(max(1, len(model.blocks))):
         for name in (pattern_name(layer), values_name(layer)):
             if name not in points:
                 raise ValueError(f"{kind} has no {name}: heta_lens explains models that attend in every layer")
-    if place := _in_training(model):
-        raise ValueError(f"{place} is in training mode, where dropout can change every run: call model.eval() first")
-    if next(model.parameters()).is_inference():
-        raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
-
-
-def _in_training(model: Any) -> str | None:
-    """Name a part in training mode that drops out.
-
-    Parts that TransformerLens creates when it processes weights are in training mode and do not count. A
-    HookedTransformer has no dropout.
-    """
-    if not is_hooked_transformer(model) and (model.training or wrapped(model).training):
-        return "the model"
-    for module in modules_of(model):
-        rates = (vars(module).get(kind, 0) for kind in DROPOUT_RATES)
-        if module.training and any(isinstance(rate, float | int) and rate > 0 for rate in rates):
-            names = {each: name for root in (model, wrapped(model)) for name, each in root.named_modules()}
-            return f"{names[module]} of the model"
-    return None
-
-
-def modules_of(model: Any) -> Iterable[nn.Module]:
-    """Return the modules of a model, and of the Hugging Face model inside a bridge."""
-    inner = wrapped(model)
-    return model.modules() if inner is model else dict.fromkeys((*model.modules(), *inner.modules()))
+    if not is_hooked_transformer(model) and (model.training or wrapped(model).training):  # the other has no dropout
+        raise ValueError("the model is in training mode, where dropout can change every run: call model.eval() first")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +86,6 @@ class ModelAdapter:
 
     model: Any  # a HookedTransformer, or a TransformerBridge
     output_forms: dict[int, OutputForm] = field(default_factory=dict, init=False, repr=False)  # noted by `streams`
-    narrow: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # noted by the check of a cache
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -134,21 +93,15 @@ class ModelAdapter:
     @classmethod
     def of(cls, cache: Any) -> "ModelAdapter":
         """Return the model of a cache; refuse models that cannot be explained."""
-        kind, model = type(cache).__name__, getattr(cache, "model", None)
-        if hasattr(cache, "run_with_cache"):
+        if not hasattr(cache, "cache_dict"):
             raise TypeError(
-                f"expected an ActivationCache, got the model itself, a {kind}: run it first, "
-                "_, cache = model.run_with_cache(tokens)"
+                f"expected an ActivationCache, got {type(cache).__name__}: pass the second of the two things that "
+                "model.run_with_cache(tokens) returns"
             )
-        if model is None and hasattr(cache, "cache_dict"):
+        if cache.model is None:
             raise TypeError("the cache has no model (cache.model is None): set cache.model to the cached model")
-        if model is None:
-            raise TypeError(
-                f"expected an ActivationCache, got {kind}: pass the second of the two things that "
-                "model.run_with_cache returns"
-            )
-        check_decoder(model)
-        return cls(model)
+        check_decoder(cache.model)
+        return cls(cache.model)
 
     @property
     def layers(self) -> int:
@@ -168,33 +121,15 @@ class ModelAdapter:
         weights = self.model.embed.W_E
         return weights.detach() if is_readable(weights) else self.embedding_table()
 
-    @cached_property
+    @property
     def weight_processing(self) -> dict[str, Any]:
-        """Describe the processing of the weights, on which the gate depends, although the logits do not.
-
-        Facts about weights that cannot be read are None.
-        """
-        centred: bool | None = True
-        biased: bool | None = False
-        for block in self.model.blocks:
-            output, bias = read_output_weights(block.attn), getattr(block.attn, "b_V", None)
-            if output is None:
-                centred = None
-            elif centred:
-                output = output.float()
-                centred = bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean())
-            if is_elsewhere(bias):
-                biased = None
-            elif biased is False and bias is not None:
-                biased = bool(bias.any())
+        """The processing of the weights, on which the gate depends, although the logits do not."""
         return {
             "kind": type(self.model).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "normalization": getattr(self.model.cfg, "normalization_type", None),
             "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
             "quantised": self.quantised is not None,
-            "writing_weights_centred": centred,
-            "value_biases": biased,
         }
 
     @property
@@ -290,12 +225,10 @@ class ModelAdapter:
         past: Mapping[str, Any] | None = None,
         first: int = 0,
         only: int | None = None,
-        narrow: bool = False,
     ) -> Float[Tensor, "batch read vocab"]:
         """Run ids with hooks that read or replace activations, and return logits, in float32 or better.
 
         Only the positions ``read`` are unembedded, unless the run must look complete (``whole``) to the user's hooks.
-        Where the model allows (or for a trial, ``narrow``), only these pass through the last MLP.
         Blocks below the ``first`` do not run; a hook has to replace the first block's input. With ``only``, a single
         block runs, and the caller counts these runs as forwards.
         """
@@ -305,9 +238,7 @@ class ModelAdapter:
         added = list((hooks or {}).items())
         with holding(self):
             if not whole:
-                last_runs = only is None and first < self.layers
-                points = self._narrowing(hooks or {}, read, narrow) if last_runs else [READ]
-                added += [(name, partial(rows, read)) for name in points]
+                added.append((READ, partial(rows, read)))
             for layer in range(self.layers):
                 if layer not in blocks:
                     self._skip(layer)
@@ -316,35 +247,6 @@ class ModelAdapter:
                 logits = self.model(ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
-
-    def can_narrow(self, read: ReadAt) -> bool:
-        """Return whether positions may be left out of the last MLP.
-
-        A bridge adds what the last MLP returns to the whole stream, which one row can be, but not several.
-        """
-        one = not isinstance(read, Tensor) and len(read) == 1
-        return bool(self.last_mlp[0]) and (one or is_hooked_transformer(self.model))
-
-    def _narrowing(self, hooks: Mapping[str, Hook], read: ReadAt, trial: bool) -> list[str]:
-        """Name the points at which positions that are not read leave the run: after the last attention, if possible."""
-        name, behind = self.last_mlp
-        if not trial:
-            watched = (self.points[each] for each in behind)
-            free = behind.isdisjoint(hooks) and not any(point.fwd_hooks or point.bwd_hooks for point in watched)
-            if not (self.narrow.get(name) and self.can_narrow(read) and free):
-                return [READ]
-        return [name] if is_hooked_transformer(self.model) else [name, READ]
-
-    @cached_property
-    def last_mlp(self) -> tuple[str, frozenset[str]]:
-        """The hook point at which the last layer's MLP begins, or nothing, and all points from there on."""
-        last, config, hooked = self.layers - 1, self.model.cfg, is_hooked_transformer(self.model)
-        name = after_attention_name(last) if hooked else f"blocks.{last}.ln2.hook_in"
-        parts = ("ln2", "mlp", "hook_mlp", "hook_resid_mid", "hook_resid_post", "hook_out")
-        begins = tuple(f"blocks.{last}.{part}" for part in parts)
-        behind = frozenset(each for each in self.points if each.startswith((*begins, "ln_final", "unembed")))
-        parallel = getattr(config, "parallel_attn_mlp", False) or getattr(config, "attn_only", False)
-        return ("", frozenset()) if name not in behind or (hooked and parallel) else (name, behind)
 
     def _skip(self, layer: int) -> None:
         """Let a block return its input until the current call ends.
@@ -424,31 +326,22 @@ class ModelAdapter:
 
     def user_hooks(self) -> list[Any]:
         """List the hooks that a user put on the model, through TransformerLens or through torch."""
-        found: list[Any] = []
-        for point in dict.fromkeys(self.points.values()):
-            for handle in (*point.fwd_hooks, *point.bwd_hooks):
-                found.append(handle.user_hook)
-        for module in modules_of(self.model):
-            for kind in TORCH_HOOKS:
-                for hook in getattr(module, kind).values():
-                    if (getattr(hook, "__module__", None) or "").split(".")[0] not in LIBRARIES:
-                        found.append(hook)
+        points = dict.fromkeys(self.points.values())
+        found = [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)]
+        inner = wrapped(self.model)
+        modules = self.model.modules() if inner is self.model else {*self.model.modules(), *inner.modules()}
+        for module in modules:
+            hooks = [hook for kind in TORCH_HOOKS for hook in getattr(module, kind).values()]
+            found += [hook for hook in hooks if str(getattr(hook, "__module__", "")).split(".")[0] not in LIBRARIES]
         return found
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Turn gradients on, but off for the parameters, whose flags are restored."""
-        trainable: list[nn.Parameter] = []
-
-        def back() -> None:
-            for parameter in trainable:
-                parameter.requires_grad_(True)
-
         with holding(self), torch.inference_mode(False), torch.enable_grad():
-            undo_at_end(self.model, back)
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
-                    trainable.append(parameter)
+                    undo_at_end(self.model, partial(parameter.requires_grad_, True))
                     parameter.requires_grad_(False)
             yield
 
@@ -473,9 +366,8 @@ class ModelAdapter:
 
     def check_points(self, names: Iterable[str]) -> None:
         """Refuse hook points missing from the model."""
-        no_mlps = bool(getattr(self.model.cfg, "attn_only", False))  # such a model still has the hook points of MLPs
         for name in names:
-            if name not in self.points or (no_mlps and name.endswith("mlp_out")):
+            if name not in self.points:
                 raise ValueError(f"this {type(self.model).__name__} has no {name}, where this would be put in")
 
 

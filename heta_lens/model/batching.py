@@ -140,21 +140,18 @@ def choose_batches(
     than run fastest.
     """
     if wanted != "auto":
-        batches = Batches(int(wanted))
+        return Batches(int(wanted))
+    room = available(device) // 2 if free is None else free
+    if products:
+        room -= sizes.graph(queries, keys, checkpoint=checkpoint)
+        copy = sizes.product(queries, keys, checkpoint=checkpoint)
     else:
-        room = available(device) // 2 if free is None else free
-        if products:
-            room -= sizes.graph(queries, keys, checkpoint=checkpoint)
-            copy = sizes.product(queries, keys, checkpoint=checkpoint)
-        else:
-            copy = sizes.forward(queries, keys, read)
-        most, fastest = MOST_COPIES, ACCELERATOR_TOKENS
-        if device.type == "cpu":  # its cache limits the largest tensor of a layer
-            widest = sizes.itemsize * max(sizes.heads * keys, sizes.d_mlp)  # bytes for a position
-            most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // widest
-        batches = Batches(max(1, min(most, room // copy)), fastest)
-    logger.debug("at most %d copies of %d positions at once, on %s", batches.of(queries), queries, device)
-    return batches
+        copy = sizes.forward(queries, keys, read)
+    most, fastest = MOST_COPIES, ACCELERATOR_TOKENS
+    if device.type == "cpu":  # its cache limits the largest tensor of a layer
+        widest = sizes.itemsize * max(sizes.heads * keys, sizes.d_mlp)  # bytes for a position
+        most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // widest
+    return Batches(max(1, min(most, room // copy)), fastest)
 
 
 def out_of_memory(error: RuntimeError) -> bool:

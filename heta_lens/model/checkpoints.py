@@ -1,19 +1,13 @@
 """Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import transformers
-from huggingface_hub import constants, get_session
-from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
-from safetensors import SafetensorError, safe_open
 from tokenizers import pre_tokenizers
 from transformer_lens.model_bridge.sources.transformers import (
     determine_architecture_from_hf_config,
@@ -29,7 +23,6 @@ BENIGN = re.compile(r"(\.|_)(inv_freq|masked_bias|position_ids|cos_cached|sin_ca
 """Buffers in files of older versions of transformers, which a model computes without the file."""
 FUSED = re.compile(r"(qkv|qkv_proj|query_key_value|c_attn|w_pack)$", re.IGNORECASE)
 """Names of matrices that hold queries, keys and values together."""
-FOUR_BITS = 64  # weights that share a scale
 LONGEST = 300  # characters shown of another library's message
 
 
@@ -54,7 +47,6 @@ class Checked:
         check_complete(name, report)
         check_finite_weights(name, model)
         check_separable(name, model)
-        check_four_bits(name, model)
         return model
 
 
@@ -69,9 +61,10 @@ def check_complete(name: str, report: dict[str, Any]) -> None:
         (report["error_msgs"], "could not be read:"),
     ):
         if keys:
+            listed = ", ".join(sorted(keys)[:3]) + f" and {len(keys) - 3} more" * (len(keys) > 3)
             raise CheckpointError(
-                f"the checkpoint {name!r} {problem} {listed(keys)}; save it again from a complete model, or load it "
-                "yourself and pass the model to TransformerBridge.boot_transformers(hf_model=)"
+                f"the checkpoint {name!r} {problem} {listed}; save it again from a complete model, or load it yourself "
+                "and pass the model to TransformerBridge.boot_transformers(hf_model=)"
             )
 
 
@@ -92,17 +85,6 @@ def check_separable(name: str, model: torch.nn.Module) -> None:
         )
 
 
-def check_four_bits(name: str, model: Any) -> None:
-    """Refuse widths with different packing and reading layouts in the 4-bit CPU kernel of bitsandbytes."""
-    for place, module in model.named_modules():
-        weight: Any = getattr(module, "weight", None)
-        if type(module).__name__ == "Linear4bit" and weight.device.type == "cpu" and module.in_features % FOUR_BITS:
-            raise CheckpointError(
-                f"{name!r} cannot run in 4 bits on a CPU: bitsandbytes takes widths that are multiples of {FOUR_BITS}, "
-                f"and {place} has {module.in_features}; load it in 8 bits"
-            )
-
-
 def check_in_memory(model: Any) -> None:
     """Refuse offloaded embeddings and unembeddings, whose weights are read."""
     for name in ("embed", "unembed"):
@@ -115,36 +97,15 @@ def check_in_memory(model: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- the folder
 def check_folder(folder: Path) -> None:
-    """Refuse a folder without a saved model, and name the missing or damaged file."""
+    """Refuse a folder without a saved model."""
     if not folder.is_dir():
         raise ValueError(f"the model {str(folder)!r} is a file: give the folder that contains it")
-    for name, kind in (("config.json", "model"), ("tokenizer_config.json", "tokenizer")):
-        if not (folder / name).is_file():
+    for name, kind in (("config.json", "model"), ("tokenizer_config.json", "tokenizer"), ("*.safetensors", "model")):
+        if not any(folder.glob(name)):
             raise ValueError(
-                f"the folder {str(folder)!r} has no {name}: save it there with {kind}.save_pretrained(...)"
+                f"the folder {str(folder)!r} has no {name}: save it there with {kind}.save_pretrained(...); pickles, "
+                "which can run code, are not read"
             )
-    files = [*folder.glob("*.safetensors")]
-    pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
-    if pickles and not files:
-        raise ValueError(
-            f"the folder {str(folder)!r} has its weights as a pickle ({pickles[0]}), which can run code: convert it to "
-            "safetensors with transformers' model.save_pretrained(folder)"
-        )
-    if not files:
-        raise ValueError(f"the folder {str(folder)!r} has no weights ({WHOLE}): save the model there again")
-    for file in files:
-        try:
-            safe_open(file, framework="pt")
-        except SafetensorError as error:
-            reason = f"is damaged ({first_sentence(error)}): copy or download it again"
-            raise ValueError(f"{str(file)!r} {reason}") from error
-
-
-def listed(names: Iterable[str], shown: int = 3) -> str:
-    """List the first names, and the number of further names."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - shown} more" if len(ordered) > shown else ""
-    return ", ".join(ordered[:shown]) + more
 
 
 def first_sentence(error: BaseException) -> str:
@@ -156,84 +117,29 @@ def first_sentence(error: BaseException) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- the hub
-ANSWER = 2.5  # seconds to wait for the hub's answer
-SERVER_ERRORS = 500  # lowest status code of a server error
-
 Read = TypeVar("Read")
 
 
-def folder_of(name: str, kind: str, revision: str | None = None) -> Path | None:
+def folder_of(name: str, kind: str) -> Path | None:
     """Return an existing folder or file, or None for a name on the hub; refuse paths that do not exist."""
-    missing = f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists"
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError as error:  # the home of a user who does not exist
-        raise ValueError(missing) from error
+    path = Path(name).expanduser()
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
-        raise ValueError(missing)
-    if path.exists() and revision is not None:
-        raise ValueError(f"revision={revision!r} is of a {kind} on the hub, and {name!r} is a folder")
+        raise ValueError(f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists")
     return path if path.exists() else None
 
 
 def read_from(name: str, kind: str, local: Path | None, read: Callable[[str], Read]) -> Read:
-    """Apply ``read`` to a folder or a name, without waiting for a hub that does not answer."""
-    silent = not (local or constants.HF_HUB_OFFLINE or hub_answers(name))
+    """Apply ``read`` to a folder or a name; an error of any library becomes one sentence."""
     try:
-        with _offline() if silent else nullcontext():
-            return read(str(local or name))
+        return read(str(local or name))
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # libraries raise anything for files that they cannot read
-        tried = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
-        place = "" if local else f" (not a folder here; {tried})"
-        raise ValueError(f"the {kind} {name!r}{place} cannot be loaded: {_reason(error, name)}") from error
-
-
-def _reason(error: BaseException, name: str) -> str:
-    """Return the way out of an error of the hub, or the library's message."""
-    chain = [error]
-    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
-        chain.append(earlier)
-    if any(isinstance(link, GatedRepoError) for link in chain):
-        return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
-    if any(isinstance(link, RepositoryNotFoundError) for link in chain):
-        return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
-    if any(isinstance(link, LocalEntryNotFoundError) for link in chain) or "in the cached files" in str(error):
-        return "no copy of it is on this machine"
-    if unknown := re.search(r"model type `([^`]*)` but Transformers does not recognize", str(error)):
-        return f"transformers {transformers.__version__} does not know {unknown[1]!r} models; a newer version may"
-    if "trust_remote_code" in str(error):
-        return "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"
-    return first_sentence(error)
-
-
-def hub_answers(name: str, seconds: float = ANSWER) -> bool:
-    """Return whether the hub answers a single request about a model; a download would retry for half a minute."""
-    answers: list[Any] = []
-
-    def ask() -> None:
-        with suppress(Exception):  # the client raises anything without a network
-            answers.append(get_session().head(f"{constants.ENDPOINT}/api/models/{name}", timeout=seconds))
-
-    request = Thread(target=ask, daemon=True)  # the lookup of a host name has no time limit
-    request.start()
-    request.join(seconds)
-    return any(answer.status_code < SERVER_ERRORS for answer in answers)
-
-
-_going_offline = Lock()  # two threads would restore each other's setting
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Make the hub's client use local files only."""
-    with _going_offline:
-        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-        try:
-            yield
-        finally:
-            constants.HF_HUB_OFFLINE = before
+        place = "" if local else " (not a folder here; looked for on the Hugging Face hub)"
+        reason = first_sentence(error)
+        if "trust_remote_code" in str(error):
+            reason = "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"
+        raise ValueError(f"the {kind} {name!r}{place} cannot be loaded: {reason}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------- gguf files

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -26,13 +26,6 @@ Message: TypeAlias = Mapping[str, Any]
 TAIL = 8  # context tokens that can still change the text of the next token
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # name of a SentencePiece token for a single byte
-
-
-class Spelled(NamedTuple):
-    """The token chosen for a text, and further tokens with an equal text."""
-
-    token: int
-    others: tuple[int, ...] = ()
 
 
 class Match(NamedTuple):
@@ -65,26 +58,24 @@ class TokenizerWrapper:
         name = None if convert is None else convert(token)
         return name if isinstance(name, str) else self.decode([token])
 
-    def find(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> Spelled:
+    def find(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> int:
         """Return the most likely token that writes ``text`` after the context."""
         if self.wrapped is None:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
         if not text:
             raise ValueError("target='' is empty: give the text of one token, or its id")
-        matches = self.matches(text, context, log_probs)
-        if not matches:
-            written, spans = locate(self.decode, self.encoder()(text))
-            tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
-            if not tokens or written.strip() != text.strip():
-                problem = f"cannot be written by this model's tokenizer, which turns it into {tokens}"
-            else:
-                problem = (
-                    f"is not a single token of this model but {len(tokens)}: {tokens}; explain the first of them, give "
-                    "a token id, or explain all of them as a span"
-                )
-            raise ValueError(f"target={text!r} {problem}")
-        first, *rest = matches
-        return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
+        if matches := self.matches(text, context, log_probs):
+            return matches[0].token
+        written, spans = locate(self.decode, self.encoder()(text))
+        tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
+        if not tokens or written.strip() != text.strip():
+            problem = f"cannot be written by this model's tokenizer, which turns it into {tokens}"
+        else:
+            problem = (
+                f"is not a single token of this model but {len(tokens)}: {tokens}; explain the first of them, give a "
+                "token id, or explain all of them as a span"
+            )
+        raise ValueError(f"target={text!r} {problem}")
 
     def spell(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """Return the tokens that write ``text`` after the context, if need be with different white space.
@@ -112,8 +103,7 @@ class TokenizerWrapper:
         Byte tokens come last, because models write byte tokens only where no other token exists. Among the others,
         exact matches come first, and more likely tokens before less likely ones.
         """
-        length = len(self.wrapped) if hasattr(self.wrapped, "__len__") else 0
-        candidates = _by_visible_text(self.wrapped, length, len(log_probs)).get(text.strip(), ())
+        candidates = _by_visible_text(self.wrapped, len(log_probs)).get(text.strip(), ())
         wanted = {text, text[1:] if text.startswith(" ") else " " + text} - {""}
         matches = [
             Match(token, written == text, BYTE.fullmatch(self.name(token)) is not None)
@@ -157,10 +147,8 @@ class TokenizerWrapper:
     @property
     def filler(self) -> int | None:
         """The token with the least meaning: padding, or else end of text, or else unknown."""
-        for token in (self.pad, self.eos, getattr(self.wrapped, "unk_token_id", None)):
-            if token is not None:
-                return token
-        return None
+        tokens = (self.pad, self.eos, getattr(self.wrapped, "unk_token_id", None))
+        return next((token for token in tokens if token is not None), None)
 
     @property
     def blank(self) -> int | None:
@@ -177,12 +165,9 @@ class TokenizerWrapper:
         Markers without a name count, such as Gemma's end of turn. The token for unknown words does not count.
         """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
-        special = {*getattr(self.wrapped, "all_special_ids", ())}
-        for number, token in added.items():
-            if token.special:
-                special.add(number)
+        special = {*getattr(self.wrapped, "all_special_ids", ()), *(n for n, token in added.items() if token.special)}
         special -= {self.unknown} - {self.eos}
-        return list(map(special.__contains__, ids))
+        return [token in special for token in ids]
 
 
 def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
@@ -194,11 +179,8 @@ def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> I
 
 
 @lru_cache(maxsize=4)
-def _by_visible_text(tokenizer: Any, length: int, size: int) -> Mapping[str, Sequence[int]]:  # noqa: ARG001
-    """Group the vocabulary by text without surrounding white space, which does not depend on the context.
-
-    ``length`` renews the cache when tokens are added to the tokenizer.
-    """
+def _by_visible_text(tokenizer: Any, size: int) -> Mapping[str, Sequence[int]]:
+    """Group the vocabulary by text without surrounding white space, which does not depend on the context."""
     tokens: dict[str, list[int]] = defaultdict(list)
     for token, text in appended(TokenizerWrapper(tokenizer).decode, [0], range(size)):
         tokens[text.strip()].append(token)
@@ -256,22 +238,16 @@ def next_word(model: Any, text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ chat template
-NOT_OF_TEMPLATES = {
-    *("conversation", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask"),
-    *("padding", "truncation", "max_length", "tokenizer_kwargs"),
-}
-
-
 @dataclass(frozen=True)
 class ChatTemplate:
     """A tokenizer with a chat template, and the options for rendering."""
 
     tokenizer: TokenizerWrapper
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any]
 
-    def render(self, messages: Sequence[Message], **more: Any) -> str:
+    def render(self, messages: Sequence[Message]) -> str:
         """Return the messages as text."""
-        options = {**self.options, **more}
+        options = {**self.options}
         options.pop("sanitize_control_tokens", None)  # changes tokens, but not the text
         return self._applied(self.tokenizer.wrapped, messages, tokenize=False, **options)
 
@@ -311,12 +287,7 @@ def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> Ch
             f"this {missing} no chat template, as base models have none: use one tuned for chat, set "
             "model.tokenizer.chat_template, or encode the text with model.to_tokens"
         )
-    if wrong := sorted(NOT_OF_TEMPLATES & options.keys()):
-        raise TypeError(f"{wrong[0]}= is not an option of a chat template: chat returns the tokens of one prompt")
-    try:
-        source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
-    except ValueError as error:
-        raise ValueError(f"this model's tokenizer: {' '.join(str(error).split())}") from None
+    source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
     known = inspect.signature(apply).parameters.keys() - {"tools", "documents"}
     for name in options.keys() - known:
         if not re.search(rf"\b{re.escape(name)}\b", source):

@@ -1,9 +1,9 @@
 """Caches: the activations and tokens of prompts, checked against the live model; and activations computed again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -43,16 +43,10 @@ class Activations:
         for name in (EMBED, *pattern_names(layers), *values_names(layers), READ, OUT):
             for key in {name, points[name].name} & cache.cache_dict.keys():
                 tensors[name] = cache.cache_dict[key]
-                if tensors[name].is_meta:
-                    raise ValueError(
-                        "the cache is on the meta device, which keeps no values: take it again, on cpu or cuda"
-                    )
         if EMBED in tensors and tensors[EMBED].ndim < 3:
             tensors = {name: activation[None] for name, activation in tensors.items()}
-        prompts = []
-        for row in range(len(tensors[EMBED]) if EMBED in tensors else 1):
-            prompts.append(cls({name: batch[row] for name, batch in tensors.items()}))
-        return prompts
+        rows = range(len(tensors[EMBED]) if EMBED in tensors else 1)
+        return [cls({name: batch[row] for name, batch in tensors.items()}) for row in rows]
 
     def part(self, positions: slice) -> "Activations":
         """Return the activations at a range of positions."""
@@ -72,7 +66,7 @@ class Activations:
 
 
 # ------------------------------------------------------------------------------------------------------ cached tokens
-Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | Vocabulary | None"
+Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | None"
 
 
 def numbers_of(given: Any, refusal: str) -> Tensor:
@@ -83,32 +77,23 @@ def numbers_of(given: Any, refusal: str) -> Tensor:
         raise TypeError(refusal) from None
 
 
-@dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """Tokens by the bits of their embedding, for the embeddings of several prompts."""
-
-    owners: Mapping[bytes, Sequence[int]]
-
-    @classmethod
-    def of(cls, adapter: ModelAdapter, prompts: Sequence[Float[Tensor, "_ d"]]) -> "Vocabulary":
-        owners: dict[bytes, list[int]] = {row: [] for embeddings in prompts for row in _bits(embeddings)}
-        for token, row in enumerate(_bits(adapter.embedding_table().to(prompts[0].dtype))):
-            if row in owners:
-                owners[row].append(token)
-        return cls(owners)
-
-    def tokens(self, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
-        """Return the ids with exactly these embeddings; refuse missing ids, and shared ones among the ``needed``."""
+def recovered_tokens(adapter: ModelAdapter, prompts: Sequence[Float[Tensor, "_ d"]]) -> Iterator[list[int]]:
+    """Yield the ids of each prompt with exactly these embeddings; refuse missing and shared embeddings."""
+    owners: dict[bytes, list[int]] = {row: [] for embeddings in prompts for row in _bits(embeddings)}
+    for token, row in enumerate(_bits(adapter.embedding_table().to(prompts[0].dtype))):
+        if row in owners:
+            owners[row].append(token)
+    for embeddings in prompts:
         check_finite(embeddings, lambda position, _: f"the cached {EMBED} is not finite at position {position}")
-        owners = [self.owners[row] for row in _bits(embeddings)]
-        for position, ids in enumerate(owners):
-            if not ids or (position < needed and len(ids) > 1):
-                problem = f"tokens {[*ids[:5]]} share" if ids else "no token of this model has"
+        found = [owners[row] for row in _bits(embeddings)]
+        for position, ids in enumerate(found):
+            if len(ids) != 1:
+                problem = f"tokens {ids[:5]} share" if ids else "no token of this model has"
                 other = "" if ids else ", and see that cache.model is the model it was taken from, unchanged"
                 raise ValueError(
                     f"{problem} the cached embedding at position {position}: pass tokens=, the ids you ran{other}"
                 )
-        return [ids[0] for ids in owners]
+        yield [ids[0] for ids in found]
 
 
 def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
@@ -117,14 +102,10 @@ def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
     return [row.tobytes() for row in bits]
 
 
-def cached_tokens(
-    adapter: ModelAdapter, embeddings: Float[Tensor, "pos d"], tokens: Tokens, needed: int
-) -> Int[Tensor, "pos"]:
+def cached_tokens(adapter: ModelAdapter, embeddings: Float[Tensor, "pos d"], tokens: Tokens) -> Int[Tensor, "pos"]:
     """Return the cached ids: the given ids, checked for shape and range, or else the ids of the embeddings."""
     if tokens is None:
-        tokens = Vocabulary.of(adapter, [embeddings])
-    if isinstance(tokens, Vocabulary):
-        return torch.tensor(tokens.tokens(embeddings, needed), device=adapter.device)
+        return torch.tensor(next(recovered_tokens(adapter, [embeddings])), device=adapter.device)
     if isinstance(tokens, ChatPrompt):
         if len(tokens) != len(embeddings):
             raise ValueError(
@@ -183,99 +164,86 @@ class CleanRun:
     logits: dict[int, Float[Tensor, "vocab"]]
 
 
-@dataclass(eq=False)
-class Replay:
-    """The cached prompt run once more: the model's embeddings and logits now, and the largest distance from the cache.
+class Replay(NamedTuple):
+    """Embeddings and logits of the cached prompt in another run, and the largest distance from the cache."""
 
-    Every activation is compared with the cached one while the run goes on; logits are read at ``read``. ``given``: the
-    ids were given by the caller, not recovered from the cache. With ``rules``, the run keeps its graph, unless hooks of
-    the user are on the model.
+    embeddings: Float[Tensor, "pos d"]
+    logits: Float[Tensor, "read vocab"]
+    user_hooks: tuple[Any, ...]
+    mismatch: float
+    clean_run: CleanRun | None
+
+
+def replay(
+    adapter: ModelAdapter, cached: Activations, ids: Int[Tensor, "pos"], read: list[int], rules: Rules | None
+) -> Replay:
+    """Compare every activation with the cached one during a run, and read logits at the positions ``read``.
+
+    With ``rules``, the run keeps its graph, unless hooks of the user are on the model.
     """
+    user_hooks = tuple(adapter.user_hooks())
+    whole = bool(user_hooks)  # all positions are unembedded, as the user's hooks expect
+    graph = rules is not None and not whole
+    hooks = rules(adapter) if rules is not None and graph else []
+    embeddings, mismatch = cached[EMBED], 0.0
 
-    adapter: ModelAdapter
-    cached: Activations
-    ids: Int[Tensor, "pos"]
-    read: list[int]
-    given: bool
-    rules: Rules | None = None
-    mismatch: float = 0.0
-    clean_run: CleanRun | None = None
-
-    def __post_init__(self) -> None:
-        self.user_hooks = tuple(self.adapter.user_hooks())
-        self.whole = bool(self.user_hooks)  # all positions are unembedded, as the user's hooks expect
-        self.graph = self.rules is not None and not self.whole
-        hooks = self.rules(self.adapter) if self.rules is not None and self.graph else []
-        watched = {name: partial(self._compare, name) for name in self.cached.tensors}
-        self.narrow = READ in watched and not hooks and not self.whole and self.adapter.can_narrow(self.read)
-        how = {"read": self.read, "whole": self.whole}
-        with self.adapter.hooked(hooks), torch.set_grad_enabled(self.graph):
-            logits = self.adapter.run(self.ids[None], watched, narrow=self.narrow, **how)[0]
-            if self.narrow and not self.adapter.narrow[self.adapter.last_mlp[0]]:
-                self.narrow = False
-                logits = self.adapter.run(self.ids[None], watched, **how)[0]
-        self.logits = logits.detach()
-        if self.rules is not None and self.graph:
-            by_length = {position + 1: row for position, row in zip(self.read, logits, strict=True)}
-            self.clean_run = CleanRun(self.rules, hooks, self.embeddings, by_length)
-        self.embeddings = self.embeddings.detach()
-        for position, bad in zip(self.read, ~(self.logits < torch.inf).all(-1), strict=True):
-            if bad:
-                raise ValueError(
-                    f"the model's own logits are not finite at position {position}: nothing can be explained"
-                )
-
-    def _compare(self, name: str, activation: Tensor) -> Tensor | None:
-        now, then = activation[0].detach(), self.cached.tensors[name]
+    def compare(name: str, activation: Tensor) -> Tensor | None:
+        nonlocal embeddings, mismatch
+        now, then = activation[0].detach(), cached.tensors[name]
         if name == OUT:  # the rows that are read
-            now, then = now[self.read] if self.whole else now, then[self.read]
+            now, then = now[read] if whole else now, then[read]
         else:
-            write = self.adapter.tokenizer.write
+            write = adapter.tokenizer.write
             check_finite(
                 then,
-                lambda at, _: f"the cached {name} is not finite at position {at}, token {write(int(self.ids[at]))!r}",
+                lambda at, _: f"the cached {name} is not finite at position {at}, token {write(int(ids[at]))!r}",
                 axis=1 if name.endswith("pattern") else 0,
             )
-        if name == READ and self.narrow:  # a trial, whose result is noted
-            now, then = now if len(now) == len(self.read) else now[self.read], then[self.read]
-            off, allowed = distance(now, then, self.adapter.rounding)
-            self.adapter.narrow[self.adapter.last_mlp[0]] = off <= allowed
-            self.mismatch = max(self.mismatch, off if off <= allowed else 0.0)
-            return None
         if name == EMBED:
             exact = torch.promote_types(now.dtype, torch.float32)
-            self.embeddings: Float[Tensor, "pos d"] = now.to(exact, copy=True).requires_grad_(self.graph)
-            self._check_embeddings(now, then)
-        self._check_values(name, now, then)
-        return self.embeddings[None].to(activation) if name == EMBED and self.graph else None
-
-    def _check_embeddings(self, now: Tensor, then: Tensor) -> None:
-        """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""
-        allowed = max(tolerance(now.dtype, then.dtype), self.adapter.rounding) * then.abs().max()
-        off = differences(now, then).amax(-1) > allowed
-        if self.given and off.any() and not off.all():
-            first = int(off.nonzero()[0])
-            raise ValueError(
-                f"tokens= do not match the cache: the embedding of token {int(self.ids[first])} at position {first} "
-                "is not the cached one"
-            )
-        if off.any():
-            raise ValueError(
-                "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed "
-                "since the cache was taken, or cache.model is not the model it was taken from"
-                + (", or tokens= are those of another prompt" if self.given else "")
-            )
-
-    def _check_values(self, name: str, now: Tensor, then: Tensor) -> None:
-        """Note the largest difference relative to the largest entry; refuse differences above the tolerance."""
-        off, allowed = distance(now, then, self.adapter.rounding)
+            embeddings = now.to(exact, copy=True).requires_grad_(graph)
+            check_embeddings(adapter, ids, now, then)
+        off, allowed = distance(now, then, adapter.rounding)
         if off > allowed:
             raise ValueError(
                 f"{name} is not what the cache holds (off by {off:.1e} of its size): the model's weights, or the hooks "
                 "on it, have changed since the cache was taken; or it was taken with an attention_mask, which "
                 "attribute_batch(cache, attention_mask=...) takes, or with pos_slice=; take it again"
             )
-        self.mismatch = max(self.mismatch, off)
+        mismatch = max(mismatch, off)
+        return embeddings[None].to(activation) if name == EMBED and graph else None
+
+    watched = {name: partial(compare, name) for name in cached.tensors}
+    with adapter.hooked(hooks), torch.set_grad_enabled(graph):
+        logits = adapter.run(ids[None], watched, read=read, whole=whole)[0]
+    for position, bad in zip(read, ~(logits < torch.inf).all(-1), strict=True):
+        if bad:
+            raise ValueError(f"the model's own logits are not finite at position {position}: nothing can be explained")
+    clean_run = None
+    if rules is not None and graph:
+        by_length = {position + 1: row for position, row in zip(read, logits, strict=True)}
+        clean_run = CleanRun(rules, hooks, embeddings, by_length)
+    return Replay(embeddings.detach(), logits.detach(), user_hooks, mismatch, clean_run)
+
+
+def check_embeddings(
+    adapter: ModelAdapter, ids: Int[Tensor, "pos"], now: Float[Tensor, "pos d"], then: Float[Tensor, "pos d"]
+) -> None:
+    """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""
+    allowed = max(tolerance(now.dtype, then.dtype), adapter.rounding) * then.abs().max()
+    off = differences(now, then).amax(-1) > allowed
+    if off.all():
+        raise ValueError(
+            "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since "
+            "the cache was taken, or cache.model is not the model it was taken from, or tokens= are those of another "
+            "prompt"
+        )
+    if off.any():
+        first = int(off.nonzero()[0])
+        raise ValueError(
+            f"tokens= do not match the cache: the embedding of token {int(ids[first])} at position {first} is not the "
+            "cached one"
+        )
 
 
 # --------------------------------------------------------------------------------------------------- live activations

@@ -7,13 +7,13 @@ must also stand around the value, to the last character.
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, count, pairwise, zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate, count, pairwise
+from os.path import commonprefix
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Int
@@ -28,36 +28,16 @@ from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, 
 Value: TypeAlias = "str | Mapping[str, Any]"
 Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
 Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
-RenderChat: TypeAlias = Callable[..., str]  # (messages, **options); raises a ValueError for a refused chat
+RenderChat: TypeAlias = Callable[[Sequence[Message]], str]  # raises a ValueError for a refused chat
 
-ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # first and last letters of stand-ins
 TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
 REPLY = "assistant"
-ENDED = {"add_generation_prompt": False, "continue_final_message": False}
 
 
-class Written(NamedTuple):
-    """The span and the slot of a written value."""
-
-    span: Span
-    slot: Slot
-
-
-class StandIn(NamedTuple):
-    """A word, a value made of the word, and the value as templates write values."""
-
-    word: str
-    value: Value
-    written: str
-
-    @classmethod
-    def of(cls, value: Value, rendered: str) -> "StandIn":
-        """Choose a word missing from the text, whose first and last letters the value lacks."""
-        text = value if isinstance(value, str) else _json(value)
-        first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
-        words = (f"{first}heta{number or ''}{last}" for number in count())
-        word = next(word for word in words if word not in rendered)
-        return cls(word, word, word) if isinstance(value, str) else cls(word, {word: word}, _json({word: word}))
+def stand_in(value: Value, rendered: str) -> tuple[Value, str]:
+    """Return a value made of a word missing from the text, and the value as templates write values."""
+    word = next(word for number in count() if (word := f"qzheta{number}jx") not in rendered)
+    return (word, word) if isinstance(value, str) else ({word: word}, json.dumps({word: word}))
 
 
 def located(value: Value, rendered: str, render: Callable[[Value], str]) -> list[Span] | None:
@@ -65,20 +45,20 @@ def located(value: Value, rendered: str, render: Callable[[Value], str]) -> list
 
     A value that the template leaves out has no span.
     """
-    instead = StandIn.of(value, rendered)
+    instead, written = stand_in(value, rendered)
     try:
-        probe = render(instead.value)
+        probe = render(instead)
     except ValueError:
         return None
-    found = _filled(rendered, probe, instead.written)
+    found = _filled(rendered, probe, written)
     if not (value.strip() if isinstance(value, str) else value):  # a template may write other text, or no text, for it
         return [span for span in found or () if not rendered[slice(*span)].strip()]
     if found is not None:
         return found
     # The template writes other things too because of the value: it is around the changed stretch, or in it.
-    start = shared_prefix(rendered, probe)
-    room = min(len(rendered), len(probe)) - start
-    changed = Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+    both_ways = ([rendered, probe], [rendered[::-1], probe[::-1]])
+    start, end = (len(commonprefix(texts)) for texts in both_ways)  # noqa: RUF071 (of characters, not of folders)
+    changed = Span(start, len(rendered) - min(end, min(len(rendered), len(probe)) - start))
     if not isinstance(value, str):
         return [changed]
     return next(([span] for span in _near(rendered, value, changed)), None)
@@ -107,40 +87,24 @@ def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
         yield from inside if len(inside) == 1 else ()
 
 
-def shared_prefix(one: str, other: str) -> int:
-    """Return the number of characters at the start that two texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-class Place(NamedTuple):
-    """Characters of a message: the content (with tool calls, several spans), and the whole with header and end."""
-
-    contents: tuple[Span, ...]
-    whole: Span
-
-
-def message_places(
-    messages: Sequence[Message], render: RenderChat, rendered: str, starts: Sequence[int], text_begins: int = 0
-) -> list[Place]:
-    """Locate each message in ``rendered``, the rendering of the messages.
-
-    ``starts`` are the starts of tokens: no header or end marker ends within a token. Text before ``text_begins``
-    belongs to no message.
-    """
-    written = _written(messages, render, rendered)
-    order = sorted((number for number, own in enumerate(written) if own), key=lambda number: written[number])
-    wholes = dict.fromkeys(range(len(messages)), Span(text_begins, text_begins))
-    if order:
-        head = rendered[: written[order[0]][0].span.start]
-        begin = _header(messages[order[0]], render, head, starts, text_begins)
-        for number, end in zip(order, _ends(messages, render, rendered, written, order, starts), strict=True):
-            wholes[number], begin = Span(begin, end), end
-    return [Place(joined(one.span for one in own), wholes[number]) for number, own in enumerate(written)]
+def message_contents(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[tuple[Span, ...]]:
+    """Locate the content of each message in ``rendered``; refuse messages that cannot be located."""
+    found: list[list[Span]] = [[] for _ in messages]
+    for slot, value in slots(messages).items():
+        number, path = slot
+        spans = located(value, rendered, lambda instead, slot=slot: render(replaced(messages, slot, instead)))
+        if spans is None:
+            raise ValueError(
+                f"messages[{number}] ({messages[number]['role']}): its {path[-1]} cannot be located in what this "
+                "model's chat template writes, which changes it, or writes other things because of it"
+            )
+        found[number] += spans
+    order = sorted((span, number) for number, own in enumerate(found) for span in own if span.start < span.stop)
+    for (one, first), (other, second) in pairwise(order):
+        if other.start < one.stop:
+            both = " and ".join(f"messages[{at}] ({messages[at]['role']})" for at in sorted((first, second)))
+            raise ValueError(f"{both} cannot be told apart in what this model's chat template makes of them")
+    return [joined(sorted(own)) for own in found]
 
 
 def slots(messages: Sequence[Message]) -> dict[Slot, Value]:
@@ -170,100 +134,18 @@ def replaced(messages: Sequence[Message], slot: Slot, value: Value) -> list[Mess
     return changed
 
 
-def _written(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[list[Written]]:
-    """Locate the values of every message, in order; refuse messages that cannot be located."""
-    written: list[list[Written]] = [[] for _ in messages]
-    for slot, value in slots(messages).items():
-        number, path = slot
-        spans = located(value, rendered, lambda instead, slot=slot: render(replaced(messages, slot, instead)))
-        if spans is None:
-            raise ValueError(
-                f"messages[{number}] ({messages[number]['role']}): its {path[-1]} cannot be located in what this "
-                "model's chat template writes, which changes it, or writes other things because of it"
-            )
-        written[number] += [Written(span, slot) for span in spans]
-    for one, other in pairwise(sorted(one for own in written for one in own if one.span.start < one.span.stop)):
-        if other.span.start < one.span.stop:
-            numbers = sorted((one.slot[0], other.slot[0]))
-            both = " and ".join(f"messages[{number}] ({messages[number]['role']})" for number in numbers)
-            raise ValueError(f"{both} cannot be told apart in what this model's chat template makes of them")
-    return [sorted(own) for own in written]
-
-
-def _ends(
-    messages: Sequence[Message],
-    render: RenderChat,
-    rendered: str,
-    written: Sequence[Sequence[Written]],
-    order: Sequence[int],
-    starts: Sequence[int],
-) -> list[int]:
-    """Return the end of each message, in the order of the text.
-
-    The end marker of a message is the end of a chat that stops after the message. The marker counts as far as the
-    text after the content agrees, in whole tokens; the rest of the text is the next message's header.
-    """
-    markers: dict[Any, str] = {}  # by kind of message
-    ends = []
-    for number, following in zip_longest(order, order[1:]):
-        (_, stop), slot = written[number][-1]
-        kind = messages[number]["role"], slot[1], following is None
-        if kind not in markers:
-            markers[kind] = _marker(messages if following is None else messages[: number + 1], render, slot)
-        limit = len(rendered) if following is None else written[following][0].span.start
-        end = stop + shared_prefix(markers[kind], rendered[stop:limit])
-        ends.append(end if end == limit else max(stop, _snapped(end, starts)))
-    return ends
-
-
-def _marker(messages: Sequence[Message], render: RenderChat, slot: Slot) -> str:
-    """Return the text after a value if no message follows; "" if the template refuses the chat or drops the value."""
-    instead = StandIn.of(slots(messages)[slot], "")
-    try:
-        text = render(replaced(messages, slot, instead.value), **ENDED)
-    except ValueError:
-        return ""
-    _, there, after = text.rpartition(instead.written if instead.written in text else instead.word)
-    return after if there else ""
-
-
-def _header(first: Message, render: RenderChat, head: str, starts: Sequence[int], text_begins: int) -> int:
-    """Return the start of the first message's header, in the ``head`` of the text that ends with the header.
-
-    The template writes the text before the header: BOS, a system prompt, tools. The header also stands before an equal
-    message later in a chat.
-    """
-    word = StandIn.of("", head).word
-    short = [{**first, "content": "q"}, {"role": REPLY, "content": "q"}]
-    try:
-        ended, longer = render(short, **ENDED), render([*short, {**first, "content": word}], **ENDED)
-    except ValueError:
-        return text_begins
-    before = longer.partition(word)[0]
-    header = before[shared_prefix(ended, before) :]
-    begin = _snapped(len(head) - len(header), starts)
-    return begin if head.endswith(header) and begin >= text_begins else text_begins
-
-
-def _snapped(place: int, starts: Sequence[int]) -> int:
-    """Return the last start of a token up to a place."""
-    return starts[max(0, bisect_right(starts, place) - 1)]
-
-
 @dataclass(frozen=True)
 class ChatMessage:
-    """A message in a rendered chat: content, characters in the chat's text, and tokens.
+    """A message in a rendered chat.
 
-    ``characters`` are the spans of the content (several, with tool calls) and ``positions`` the tokens of the content.
-    ``whole`` and ``whole_positions`` include the message's header and end marker.
+    ``characters`` are the spans of the content in the chat's text (several, with tool calls) and ``positions`` the
+    tokens of the content.
     """
 
     role: str
     content: str
     characters: tuple[Span, ...]
     positions: tuple[int, ...]
-    whole: Span
-    whole_positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -299,12 +181,6 @@ class ChatPrompt:
         """The tokens of the template: BOS, headers, end markers, tools, the generation prompt."""
         return torch.tensor(self.owners) < 0
 
-    @cached_property
-    def roles(self) -> tuple[str | None, ...]:
-        """The role of each token's message, header and end marker included; None for tokens outside messages."""
-        found = {position: message.role for message in self.messages for position in message.whole_positions}
-        return tuple(found.get(position) for position in range(len(self)))
-
     def followed_by(self, ids: Any) -> "ChatPrompt":
         """Return the chat with a model's answer, as the assistant's (or the continued) message.
 
@@ -322,26 +198,29 @@ class ChatPrompt:
                 f"ids= begins with the chat's own {len(self)} tokens: give those after it, ids[:, {len(self)}:]"
             )
         every = [*before, *added.tolist()]
-        text, spans, kept = _continued(self, every)
-        controls = self.tokenizer.special(every[kept:])
-        own = [row for row, control in enumerate(controls, kept) if not control]
-        earlier = self.messages[: self.speaker]
-        message = _continued_message(self, text, spans, kept, own)
+        written, spans = locate(self.tokenizer.decode, every)
+        start = spans[len(self)].start
+        shift, text = len(self.text) - start, self.text + written[start:]
+        moved = [Span(span.start + shift, span.stop + shift) for span in spans[len(self) :]]
+        offsets, controls = (*self.offsets, *moved), self.tokenizer.special(every)
+        own = [position for position in range(len(self), len(every)) if not controls[position]]
+        number = len(self.messages) if self.speaker is None else self.speaker
+        message = ChatMessage(REPLY, "", (), ()) if self.speaker is None else self.messages[number]
+        characters = joined([*message.characters, *(offsets[position] for position in own)])
+        answer = ChatMessage(message.role, _content(text, characters), characters, (*message.positions, *own))
         return replace(
             self,
             tokens=torch.tensor([every], device=self.tokens.device),
             text=text,
-            offsets=spans,
-            messages=(*earlier, message, *self.messages[len(earlier) + 1 :]),
-            speaker=len(earlier),
+            offsets=offsets,
+            messages=(*self.messages[:number], answer, *self.messages[number + 1 :]),
+            speaker=number,
         )
 
     def of_context(self, text: str, spans: Sequence[Span]) -> Messages:
         """Return the messages of a context: the chat's first tokens, which decode to ``text``."""
         length = len(spans)
-        begins = [min(message.whole_positions, default=length) for message in self.messages]
-        begun = max((number for number, begin in enumerate(begins) if begin < length), default=-1)
-        known = len(self.messages) if length == len(self) else begun + 1
+        known = len(self.messages) if length == len(self) else max(self.owners[:length], default=-1) + 1
         return Messages(
             roles=tuple(message.role for message in self.messages[:known]),
             places=_decoded_places(self, known, text, spans),
@@ -380,14 +259,14 @@ def chat(
     template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})
     text = template.render(checked)
     ids, spans = template.encode(checked, text)
-    if not ids:
-        raise ValueError("this model's chat template writes nothing at all for these messages")
     if len(ids) > model.cfg.n_ctx:
         raise ValueError(f"the chat is {len(ids)} tokens long, and this model reads {model.cfg.n_ctx} at most")
-    begins = spans[0].stop if ids[0] == adapter.tokenizer.bos else 0
-    places = message_places(checked, template.render, text, [span.start for span in spans], begins)
-    for number, (message, place) in enumerate(zip(checked, places, strict=True)):
-        if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
+    contents, found = message_contents(checked, template.render, text), []
+    owned = owners(text, spans, contents)
+    for number, (message, characters) in enumerate(zip(checked, contents, strict=True)):
+        positions = tuple(position for position, owner in enumerate(owned) if owner == number)
+        found.append(ChatMessage(message["role"], _content(text, characters), characters, positions))
+        if not characters and ((message.get("content") or "").strip() or message.get("tool_calls")):
             warn(
                 f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
                 "this chat"
@@ -396,65 +275,9 @@ def chat(
         tokens=torch.tensor([ids], device=adapter.device),
         text=text,
         offsets=tuple(spans),
-        messages=_messages([message["role"] for message in checked], places, text, spans),
+        messages=tuple(found),
         tokenizer=adapter.tokenizer,
         speaker=len(checked) - 1 if template_options.get("continue_final_message") else None,
-    )
-
-
-def _messages(
-    roles: Sequence[str], places: Sequence[Place], text: str, spans: Sequence[Span]
-) -> tuple[ChatMessage, ...]:
-    """Return the messages with tokens; a token outside contents belongs to the message around its first character."""
-    owned = owners(text, spans, [place.contents for place in places])
-    begins = [Span(span.start, span.start + 1) for span in spans]
-    around = owners(text, begins, [[place.whole] for place in places])
-    whole = [own if own >= 0 else other for own, other in zip(owned, around, strict=True)]
-    return tuple(
-        ChatMessage(
-            role=role,
-            content=_content(text, place.contents),
-            characters=place.contents,
-            positions=tuple(position for position, owner in enumerate(owned) if owner == number),
-            whole=place.whole,
-            whole_positions=tuple(position for position, owner in enumerate(whole) if owner == number),
-        )
-        for number, (role, place) in enumerate(zip(roles, places, strict=True))
-    )
-
-
-def _continued(chat: ChatPrompt, ids: Sequence[int]) -> tuple[str, tuple[Span, ...], int]:
-    """Return text and offsets of a chat with more tokens, and the number of old tokens that keep their offsets.
-
-    A token for a part of a character gets new offsets if the new tokens complete the character.
-    """
-    (before, old), (after, new) = (locate(chat.tokenizer.decode, some) for some in (ids[: len(chat)], ids))
-    kept = len(chat) if after.startswith(before) and old[-1] == new[len(chat) - 1] else old.index(old[-1])
-    start = new[kept].start
-    shift = (chat.offsets[kept].start if kept < len(chat) else len(chat.text)) - start
-    moved = [Span(span.start + shift, span.stop + shift) for span in new[kept:]]
-    return chat.text[: start + shift] + after[start:], (*chat.offsets[:kept], *moved), kept
-
-
-def _continued_message(
-    chat: ChatPrompt, text: str, spans: Sequence[Span], kept: int, own: Sequence[int]
-) -> ChatMessage:
-    """Return the message continued by the tokens ``own``, or a new message with the generation prompt as header."""
-    if chat.speaker is None:
-        end = max(message.whole.stop for message in chat.messages)
-        header = [row for row, role in enumerate(chat.roles) if role is None and chat.offsets[row].start >= end]
-        message = ChatMessage(REPLY, "", (), (), Span(end, end), tuple(header))
-    else:
-        message = chat.messages[chat.speaker]
-    before = [Span(start, min(stop, spans[kept].start)) for start, stop in message.characters]
-    characters = joined([*before, *(spans[row] for row in own)])
-    return ChatMessage(
-        role=message.role,
-        content=_content(text, characters),
-        characters=characters,
-        positions=(*(row for row in message.positions if row < kept), *own),
-        whole=Span(message.whole.start, len(text)),
-        whole_positions=(*(row for row in message.whole_positions if row < kept), *range(kept, len(spans))),
     )
 
 

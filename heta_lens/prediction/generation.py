@@ -13,7 +13,6 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.python import warn_once
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, Hook, KeysValues, put_positions
@@ -64,11 +63,7 @@ class Writer:
     ) -> "Writer":
         """Create a writer after a prediction's context and ``more`` ids."""
         ids, prompt = torch.cat([prediction.ids, prediction.ids.new_tensor(more)]), prediction.prompt
-        resumes = prompt.prefix().kept is not None
-        if not resumes and "changes" in prompt.reuse:
-            why = "with the key-value cache of these versions of TransformerLens and transformers it would write others"
-            warn_once(f"the model writes every token by a whole run, because {why}: model.generate may do so")
-        return cls(prediction.adapter, ids, batches, resumes, states)
+        return cls(prediction.adapter, ids, batches, prompt.prefix().kept is not None, states)
 
     @torch.no_grad()
     def start(self) -> Draft:

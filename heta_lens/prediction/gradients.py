@@ -74,23 +74,17 @@ def values_and_gradients_of_each(
 
 def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
     """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
-    products = None
     if not outputs.requires_grad:  # the outputs are constant
-        products = inputs.new_zeros(len(directions), *inputs.shape)
-    elif len(directions) > 1:
+        return inputs.new_zeros(len(directions), *inputs.shape)
+    multiplied = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
+    if len(directions) > 1:
         try:
-            (products,) = torch.autograd.grad(
-                outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-            products = inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
+            return multiplied(directions, is_grads_batched=True)[0].expand(len(directions), *inputs.shape)
         except RuntimeError as error:
             if out_of_memory(error):
                 raise
             logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
-    if products is None:
-        one = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, materialize_grads=True)
-        products = torch.stack([one(direction)[0] for direction in directions])
-    return products
+    return torch.stack([multiplied(direction)[0] for direction in directions])
 
 
 class CleanGradients(NamedTuple):

@@ -47,21 +47,16 @@ def check_patch(
     reference: Prediction | None,
     patterns: Patterns,
 ) -> None:
-    for given in (prediction, prediction if reference is None else reference):
-        if not isinstance(given, Prediction):
-            way_out = "heta_lens.Prediction.from_cache(cache, target, tokens=tokens) makes one"
-            raise TypeError(f"expected a Prediction, got {type(given).__name__}: {way_out}")
-    for name, value, kind in (("how", how, How), ("patterns", patterns, Patterns)):
-        check_choice(name, value, get_args(kind))
+    if not isinstance(prediction, Prediction):
+        way_out = "heta_lens.Prediction.from_cache(cache, target, tokens=tokens) makes one"
+        raise TypeError(f"expected a Prediction, got {type(prediction).__name__}: {way_out}")
+    check_choice("how", how, get_args(How))
+    check_choice("patterns", patterns, get_args(Patterns))
     check_mask("mask", mask)
-    if how != "edge_patch" and patterns != "frozen":
-        raise ValueError(f"patterns={patterns!r} is for how='edge_patch', not for how={how!r}")
     if (how == "resid_patch") != (layer is not None):
         raise ValueError(f"layer={layer!r} with how={how!r}: only how='resid_patch' has a layer, and needs one")
-    missing = [name for name in attention_names(prediction.adapter) if name not in prediction.adapter.points]
-    if how == "edge_patch" and patterns == "frozen" and missing:
-        kind = type(prediction.adapter.model).__name__
-        raise ValueError(f"this {kind} has no {missing[0]}, which patterns='frozen' needs: use patterns='recomputed'")
+    if how == "edge_patch" and patterns == "frozen":
+        prediction.adapter.check_points(attention_names(prediction.adapter))
     if layer is not None:
         prediction.adapter.check_layer("layer", layer)
     if reference is None:
@@ -81,14 +76,10 @@ def attention_names(adapter: ModelAdapter) -> list[str]:
 
 def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
     """Return the positions by group; refuse groups that are not lists of positions."""
-    if not isinstance(groups, Iterable):
-        raise TypeError(f"groups={groups!r} is not a list of groups of positions: write [[3], [4, 5]] for two")
     groups = [*groups]
-    if not groups:
-        raise ValueError("groups holds no group of positions")
     members = torch.zeros(len(groups), n, dtype=torch.bool)
-    for number, (row, group) in enumerate(zip(members, groups, strict=True)):
-        row[chosen_positions(f"group {number}", group, n, "of the context")] = True
+    for number, group in enumerate(groups):
+        members[number, chosen_positions(f"group {number}", group, n, "of the context")] = True
     return members
 
 

@@ -48,7 +48,6 @@ class Prediction:
     prompt: Prompt
     length: int
     target: Target
-    others: tuple[int, ...] = ()  # tokens that write the same text, where the target was given as text
 
     def __repr__(self) -> str:
         kind = type(self.adapter.model).__name__
@@ -188,11 +187,10 @@ class Prediction:
 
     def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
         """Refuse a NaN or an infinity, naming its token and the component."""
-        if not values.isfinite().all():
-            ids, write = self.ids, self.adapter.tokenizer.write
-            check_finite(
-                values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
-            )
+        ids, write = self.ids, self.adapter.tokenizer.write
+        check_finite(
+            values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
+        )
 
     # ------------------------------------------------------------------------------------------------------ the target
     @property
@@ -275,26 +273,22 @@ def predictions(
     *,
     tokens: Tokens,
     follow: bool,
-    needed: int = 0,
     rules: Rules | None = None,
 ) -> list[Prediction]:
     """Make a prediction for each context length and its target, of a prompt that is checked once.
 
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
-    At least ``needed`` ids of the prompt are determined.
     """
-    for n, target in targets.items():
-        needed = max(needed, n + (follow and target is None))
-    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=needed, rules=rules)
+    prompt = Prompt.checked(adapter, cached, list(targets), tokens, rules)
     explained = []
     for n, target in targets.items():
         log_probs = log_softmax(prompt.logits[n])
         if target is None:
             target = int(prompt.ids[n] if follow else log_probs.argmax())
-        resolved, others = resolve(adapter, prompt.ids[:n], target, log_probs)
+        resolved = resolve(adapter, prompt.ids[:n], target, log_probs)
         if callable(resolved):
             called(resolved, prompt.logits[n])
-        explained.append(Prediction(prompt, n, resolved, others))
+        explained.append(Prediction(prompt, n, resolved))
     return explained
 
 

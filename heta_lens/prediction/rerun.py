@@ -41,36 +41,27 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import (
     Activations,
     CleanRun,
-    Replay,
     Rules,
     Tokens,
-    Vocabulary,
     cached_tokens,
     check_attends_back,
     check_causal,
     live,
+    replay,
 )
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.target import log_softmax
 
-LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared absolutely
+LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared
 TRIED = 4  # tokens with which blocks are tried
 TAIL = 16  # positions before the prediction that are recomputed with every window
 
 
-@dataclass(frozen=True, eq=False)
-class Prefix:
+class Prefix(NamedTuple):
     """The keys and values from which runs of a prompt continue, or None; and a note for the diagnostics."""
 
     kept: KeysValues | None
     note: str
-
-
-class BlocksAlone(NamedTuple):
-    """A flag for blocks that compute the same alone as in the model, and the reason if blocks do not."""
-
-    same: bool
-    why: str = ""
 
 
 @dataclass(eq=False, repr=False)
@@ -78,7 +69,7 @@ class Prompt:
     """Tokens, and a live model that computes from them what was cached.
 
     ``logits`` are the clean predictions after contexts of these lengths, in float32 or better. ``ids`` end with the
-    longest context, unless the user's hooks must see the prompt as it was cached.
+    token after the longest context, unless the user's hooks must see the prompt as it was cached.
     """
 
     adapter: ModelAdapter
@@ -92,7 +83,7 @@ class Prompt:
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
     chat: ChatPrompt | None = None  # the chat that the prompt begins with
     known_prefix: Prefix | None = None
-    known_blocks: BlocksAlone | None = None
+    known_blocks: str | None = None
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -102,21 +93,18 @@ class Prompt:
         cached: Activations,
         contexts: Sequence[int],
         tokens: Tokens,
-        *,
-        needed: int,
         rules: Rules | None = None,
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still computes what was cached.
 
-        ``contexts`` are the lengths of contexts. At least ``needed`` ids are determined. ``rules`` are those of the
-        gradient that will be taken at the embeddings, for which the run keeps its graph.
+        ``contexts`` are the lengths of contexts. ``rules`` are those of the gradient that will be taken at the
+        embeddings, for which the run keeps its graph.
         """
         check_causal(adapter, cached)
-        ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
+        ids = cached_tokens(adapter, cached[EMBED], tokens)
         with counting(Counter()) as counts:
-            given = not (tokens is None or isinstance(tokens, Vocabulary))
-            replayed = Replay(adapter, cached, ids, [n - 1 for n in contexts], given, rules)
-        end = len(ids) if replayed.user_hooks else max(needed, *contexts)
+            replayed = replay(adapter, cached, ids, [n - 1 for n in contexts], rules)
+        end = len(ids) if replayed.user_hooks else max(contexts) + 1
         return cls(
             adapter,
             cached,
@@ -182,13 +170,13 @@ class Prompt:
         return self.prefix().note if self.user_hooks or self.known_prefix else "not needed"
 
     @one_at_a_time("self")
-    def blocks_alone(self) -> BlocksAlone:
-        """Whether blocks can run without the others; measured when first needed."""
+    def why_not_alone(self) -> str:
+        """The reason why blocks cannot run without the others, or ""; measured when first needed."""
         if self.user_hooks:
-            return BlocksAlone(False, "hooks on the model may carry something from block to block")
+            return "hooks on the model may carry something from block to block"
         if self.known_blocks is None:
             with counting(self.checks.setdefault("blocks_alone", Counter())):
-                self.known_blocks = blocks_alone(self.adapter, self.ids)
+                self.known_blocks = why_not_alone(self.adapter, self.ids)
         return self.known_blocks
 
     def batches(
@@ -235,9 +223,7 @@ class LivePatterns:
 
     A pattern has heads · positions² entries, the input of a layer positions · width. So one run of the model notes the
     input of every layer and the first pattern, and a block alone then computes each other pattern: in all, about two
-    runs. (The gate begins with the last layer, so patterns cannot be used in the order of a run. Queries and keys would
-    take more memory, and every architecture masks, caps, biases or sinks their products differently.) Where blocks
-    cannot run alone, every pattern takes a run of the whole model.
+    runs. Where blocks cannot run alone, every pattern takes a run of the whole model.
     """
 
     prompt: Prompt
@@ -247,7 +233,7 @@ class LivePatterns:
     @torch.no_grad()
     def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
         prompt, name = self.prompt, pattern_name(layer)
-        if prompt.adapter.layers > 1 and prompt.blocks_alone().same:
+        if prompt.adapter.layers > 1 and not prompt.why_not_alone():
             patterns: dict[str, Tensor] = {}
             hooks: dict[str, Hook] = {name: note(patterns, name)}
             if not self.inputs:
@@ -362,7 +348,7 @@ class Rerun:
     def _first(self) -> int:
         """The first block that has to run: the blocks below the layer are skipped, where blocks can run alone."""
         layer = min(self.layer or 0, self.prompt.adapter.layers - 1)
-        return layer if layer and self.prompt.blocks_alone().same else 0
+        return layer if layer and not self.prompt.why_not_alone() else 0
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
         return repeat(self.prompt.ids[start:stop], "pos -> batch pos", batch=batch)
@@ -389,12 +375,13 @@ def reusable_prefix(prompt: Prompt) -> Prefix:
             log_probs = adapter.run(ids[:, start:], hooks, past=past)[0, 0].log_softmax(-1)
         grown = adapter.reuse.grown(past)
     except Exception as error:  # a model may raise anything in an unsupported run
-        reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
-        return Prefix(None, f"off: {reason}")
+        return Prefix(None, f"off: this model cannot continue from kept keys and values ({error!r})")
     if len(kept) < adapter.layers:
         return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
     clean, allowed = log_softmax(prompt.logits[n]), 2 * adapter.rounding
-    if changed := _changed(kept, grown, allowed) or _changed_prediction(log_probs, clean, allowed):
+    gap = float((log_probs - clean)[clean > clean.max() - LIKELY].abs().max())
+    changed = _changed(kept, grown, allowed) or ("" if gap <= allowed else f"the prediction by {gap:.1e} nats")
+    if changed:
         return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
     return Prefix(kept, "on")
 
@@ -403,31 +390,19 @@ def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
     """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
     for layer, pairs in enumerate(zip(kept, grown, strict=True)):
         for before, after in zip(*pairs, strict=True):
-            if before.shape != after.shape:
-                return f"those of layer {layer} (from shape {list(before.shape)} to {list(after.shape)})"
-            off, allowed = distance(after, before, least)
+            off, allowed = distance(after, before, least) if after.shape == before.shape else (torch.inf, 0.0)
             if not off <= allowed:
                 return f"those of layer {layer} (off by {off:.1e})"
     return ""
 
 
-def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab"], allowed: float) -> str:
-    """Describe a different prediction: likely tokens are compared in nats, unlikely ones relative to the largest."""
-    likely = clean > clean.max() - LIKELY
-    gap = float((now - clean)[likely].abs().max())
-    if not gap <= allowed:
-        return f"the prediction by {gap:.1e} nats"
-    off, _ = distance(now, clean)
-    return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
-
-
 @torch.no_grad()
-def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
+def why_not_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> str:
     """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
 
-    Blocks of some architectures pass more to later blocks than the residual stream. A run of other tokens first
-    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
-    it again.
+    The result is empty if they are equal. Blocks of some architectures pass more to later blocks than the residual
+    stream. A run of other tokens first replaces what is left of it in the model, and blocks are tried from the last
+    down, so that no block below adds to it again.
     """
     few = ids[None, :TRIED]
     streams = adapter.streams(few, range(adapter.layers + 1))
@@ -443,7 +418,7 @@ def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
         except Exception as error:  # a model may raise anything in an unsupported run
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
-            return BlocksAlone(False, f"block {layer} cannot run alone ({type(error).__name__}: {error})")
+            return f"block {layer} cannot run alone ({error!r})"
         if off > allowed:
-            return BlocksAlone(False, f"block {layer} does something else when it runs alone (off by {off:.1e})")
-    return BlocksAlone(True)
+            return f"block {layer} does something else when it runs alone (off by {off:.1e})"
+    return ""

@@ -13,7 +13,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.options import is_whole
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
-from heta_lens.prediction.cache import Activations, Rules, Tokens, Vocabulary, numbers_of
+from heta_lens.prediction.cache import Activations, Rules, Tokens, numbers_of, recovered_tokens
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.prediction.target import TargetLike, context_length
@@ -36,7 +36,7 @@ def span_predictions(
         reasoning = range(0) if through is None else reasoning_of(len(cached[EMBED]), through, span.start)
         each_target = one_each("targets", targets, len(span), "position")
         by_position = dict.fromkeys(reasoning) | dict(zip(span, each_target, strict=True))
-        prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, needed=span.stop, rules=rules)
+        prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, rules=rules)
     return prepared[: len(reasoning)], prepared[len(reasoning) :]
 
 
@@ -54,49 +54,45 @@ def batch_predictions(
         rows = Activations.of_each(cache)
         count, length = len(rows), len(rows[0][EMBED])
         mask = torch.ones(count, length) if attention_mask is None else attention_mask
-        by_prompt = [
-            real_parts(mask, count, length),
-            one_each("targets", targets, count, "prompt"),
-            one_each("positions", positions, count, "prompt"),
-        ]
+        parts = real_parts(mask, count, length)
+        each_target = one_each("targets", targets, count, "prompt")
+        places = one_each("positions", positions, count, "prompt")
         ids = None if tokens is None else batch_tokens(tokens, (count, length))
-        known = ids or Vocabulary.of(adapter, [row[EMBED] for row in rows])
-        for number, row in enumerate(rows if attention_mask is None else ()):
+        prompts = [row.part(part) for row, part in zip(rows, parts, strict=True)]
+        recovered = recovered_tokens(adapter, [prompt[EMBED] for prompt in prompts])
+        own: list[list[int]] = []
+        for number, part in enumerate(parts):
             with about(f"prompt {number} of the batch"):
-                own = known.tokens(row[EMBED], needed=0) if isinstance(known, Vocabulary) else known[number]
-                check_unpadded(own, adapter.tokenizer.pad, adapter.tokenizer.bos)
-        for number, (part, target, position) in enumerate(zip(*by_prompt, strict=True)):
+                own.append(next(recovered) if ids is None else ids[number][part])
+                if attention_mask is None:
+                    check_unpadded(own[-1], adapter.tokenizer.pad, adapter.tokenizer.bos)
+        for number, (prompt, target, place) in enumerate(zip(prompts, each_target, places, strict=True)):
             with about(f"prompt {number} of the batch"):
-                cached = rows[number].part(part)
-                n = context_length(len(cached[EMBED]), position)
-                own = known if isinstance(known, Vocabulary) else known[number][part]
-                prepared += predictions(adapter, cached, {n: target}, tokens=own, follow=position is not None)
+                n = context_length(len(own[number]), place)
+                follow = place is not None
+                prepared += predictions(adapter, prompt, {n: target}, tokens=own[number], follow=follow)
                 check(prepared[-1])
     return prepared
 
 
 def span_of(cached: int, start: SupportsIndex, stop: SupportsIndex | None) -> range:
     """Return the positions to explain, counted from the front."""
-    for name, place in {"start": start, "stop": start if stop is None else stop}.items():
-        if not is_whole(place):
-            raise TypeError(f"{name}={place!r} must be a whole number: a place in the cached prompt")
-    where = f"the span {start}:{'' if stop is None else stop}"
-    last = cached if stop is None else stop
+    where, last = f"the span {start}:{'' if stop is None else stop}", cached if stop is None else stop
     return _counted(where, start, last, cached, cached, f"is beyond the cached prompt of {cached} tokens")
 
 
 def reasoning_of(cached: int, through: Any, answer: int) -> range:
     """Return the positions of the reasoning, counted from the front; the reasoning ends before the answer."""
-    if not (isinstance(through, tuple | list) and len(through) == 2 and all(map(is_whole, through))):
+    if not (isinstance(through, tuple | list) and len(through) == 2):
         raise TypeError(f"through={brief(through)} must be a pair (a, b): the reasoning is at a:b of the cached prompt")
-    where = f"through=({through[0]}, {through[1]})"
-    return _counted(
-        where, through[0], through[1], cached, answer, f"must lie before the answer, which begins at {answer}"
-    )
+    beyond = f"must lie before the answer, which begins at {answer}"
+    return _counted(f"through=({through[0]}, {through[1]})", through[0], through[1], cached, answer, beyond)
 
 
 def _counted(where: str, start: SupportsIndex, stop: SupportsIndex, cached: int, end: int, beyond: str) -> range:
     """Count positions from the front, and refuse positions at the first token or after the ``end``."""
+    if not (is_whole(start) and is_whole(stop)):
+        raise TypeError(f"{where} must have whole numbers: places in the cached prompt")
     first, last = (index(place) + cached * (index(place) < 0) for place in (start, stop))
     if not (0 <= first <= end and 0 <= last <= end):
         raise ValueError(f"{where} {beyond}")
@@ -112,7 +108,6 @@ def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
     if isinstance(tokens, ChatPrompt):
         raise TypeError("attribute_batch takes no chat: give each chat to attribute, or the ids that were cached")
     ids = numbers_of(tokens, f"tokens= takes the ids the model was run on, {shape[0]} rows of {shape[1]}")
-    ids = ids[None] if ids.ndim == 1 and shape[0] == 1 else ids
     if ids.shape != shape:
         raise ValueError(f"tokens= must be the ids of the cached prompts, of shape {shape}; got {tuple(ids.shape)}")
     return ids.tolist()
@@ -125,8 +120,6 @@ def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
         raise ValueError(
             f"attention_mask= must be of shape {(prompts, length)}, as the cached tokens; got {tuple(rows.shape)}"
         )
-    if not ((rows == 0) | (rows == 1)).all():
-        raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
     parts = []
     for number, row in enumerate(rows.bool().cpu()):
         positions = row.nonzero().flatten().tolist()

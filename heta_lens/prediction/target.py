@@ -3,7 +3,7 @@
 from collections.abc import Set
 from math import isfinite
 from operator import index
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypeGuard
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,6 @@ from heta_lens._util.options import check_token, is_whole
 from heta_lens._util.target_kinds import SavedFunction, Side, Target, TargetFunction, function_name, members
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
-from heta_lens.model.tokenizer import Spelled
 
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
 Token: TypeAlias = SupportsIndex | str
@@ -101,12 +100,9 @@ def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) ->
     with torch.enable_grad():
         value = called(function, leaf)
         try:
-            (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True) if value.requires_grad else (None,)
+            (gradient,) = torch.autograd.grad(value, leaf)
         except (RuntimeError, NotImplementedError) as error:
-            why = brief(str(error).partition("\n")[0])
-            raise ValueError(f"the function target={name} cannot be differentiated: {why}; {CONNECTED}") from error
-    if gradient is None:
-        raise ValueError(f"what the function target={name} gave has no gradient by the logits: {CONNECTED}")
+            raise ValueError(f"the function target={name} has no gradient by the logits: {CONNECTED}") from error
     if not gradient.isfinite().all():
         raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
 
@@ -118,15 +114,9 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
         return cached
-    if not is_whole(position):
-        raise TypeError(
-            f"position={position!r} must be a whole number, a place in the cached prompt; or in a batch a list of them"
-        )
     place = index(position)
     if not -cached <= place < cached:
-        last = cached - 1
-        way = f": give 1 to {last}, or -{last} to -1" if last else ""
-        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens{way}")
+        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
     if place % cached == 0:
         raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
     return place % cached
@@ -134,72 +124,49 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
 
 def resolve(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: TargetLike, log_probs: Float[Tensor, "vocab"]
-) -> tuple[Target, tuple[int, ...]]:
-    """Return the ids of a target after the context, or the function; and other tokens that write the given texts.
+) -> Target:
+    """Return the ids of a target after the context, or the function.
 
     Values that are no target are refused, and tokens or sets with a probability of 0.
     """
-    if is_function(target):
-        return target, ()
+    if callable(target):
+        if isinstance(target, SavedFunction):
+            raise ValueError(target.why)
+        return target
     if not isinstance(target, tuple):
         return tokens_of(adapter, context, target, log_probs)
     if len(target) != 2:
         raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
-    if any(map(callable, target)):
-        raise TypeError(f"target={target!r} has a function in a pair: let one function return the difference")
-    (first, others), (second, more) = (tokens_of(adapter, context, side, log_probs) for side in target)
-    if first == second:
-        raise ValueError(f"target={target!r} contrasts a token with itself")
+    first, second = (tokens_of(adapter, context, side, log_probs) for side in target)
     if both := {*members(first)} & {*members(second)}:
         shared = adapter.tokenizer.write(min(both), context.tolist())
-        raise ValueError(f"target={target!r} has {shared!r} on both sides, which says nothing: leave it out of one")
-    return (first, second), others + more
-
-
-def is_function(target: Any) -> TypeGuard[TargetFunction]:
-    """Return whether a target is a function of the logits; refuse classes and functions of saved files."""
-    if isinstance(target, type):
-        raise TypeError(f"target={target.__name__} is a class: give a function of the logits, or an object made of it")
-    if isinstance(target, SavedFunction):
-        raise ValueError(target.why)
-    return callable(target)
+        raise ValueError(f"target={target!r} contrasts {shared!r} with itself: leave it out of one side")
+    return first, second
 
 
 def tokens_of(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]
-) -> tuple[Side, tuple[int, ...]]:
-    """Return a token or a set of tokens, and other tokens that write the given texts; a repeated token counts once."""
-    several = isinstance(target, Set)
-    tokens, others = frozenset[int](), list[int]()
-    for member in target if several else [target]:
-        token, more = token_of(adapter, context, member, log_probs)
-        tokens, others = tokens | {token}, [*others, *more]
+) -> Side:
+    """Return a token or a set of tokens; a repeated token counts once."""
+    given = target if isinstance(target, Set) else [target]
+    tokens = frozenset(token_of(adapter, context, member, log_probs) for member in given)
     if not tokens:
         raise ValueError("target is an empty set: it names no token to explain")
-    if len(tokens) == len(log_probs):
-        raise ValueError(f"target= has all {len(tokens)} tokens there are, and one of them always comes next")
     side = tokens if len(tokens) > 1 else min(tokens)
     if not isfinite(log_prob := float(joint_logit(log_probs, side))):
         text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(side))
         raise ValueError(f"log p of the target {text} is {log_prob}")
-    return side, tuple(sorted({*others} - tokens) if several else others)
+    return side
 
 
-def token_of(
-    adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]
-) -> Spelled:
+def token_of(adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]) -> int:
     """Return a single token, given by id or as text."""
     if isinstance(target, str):
         return adapter.tokenizer.find(target, context.tolist(), log_probs.tolist())
-    if isinstance(target, list):
-        raise TypeError(
-            f"target={target!r} is a list: give one token id or its text, a set {{a, b}} of several, a pair as a tuple "
-            "(a, b), a list only as targets= of attribute_span or attribute_batch"
-        )
     if not is_whole(target):
         raise TypeError(
-            f"target={target!r} must be a token id, its text, a set of these, a pair of any of these, (a, b), or a "
-            "function of the logits"
+            f"target={target!r} must be a token id, its text, a set {{a, b}} of these, a pair (a, b) of any of these, "
+            "or a function of the logits; a list is for targets= of attribute_span or attribute_batch"
         )
     check_token("target", index(target), len(log_probs))
-    return Spelled(index(target))
+    return index(target)

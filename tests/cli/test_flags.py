@@ -37,7 +37,7 @@ def test_loading_flags_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None
     loads: list[dict[str, Any]] = []
     demo = heta_lens.load_demo_model()
     monkeypatch.setattr(loading, "load_model", lambda _, **options: loads.append(options) or demo)
-    flags = ["--dtype", "bfloat16", "--device-map", "auto", "--max-memory", "cpu=8GB", "--trust-remote-code"]
+    flags = ["--dtype", "bfloat16", "--device-map", "auto", "--max-memory", '{"cpu": "8GB"}', "--trust-remote-code"]
     done = run("attribute", "Mia put the key in the", "--method", "random", *flags)
     assert done.exit_code == 0, done.output
     used = {"dtype": "bfloat16", "device_map": "auto", "max_memory": {"cpu": "8GB"}, "trust_remote_code": True}

@@ -45,7 +45,6 @@ CHECKED = {  # a figure on a page: the file it comes from, and what stands there
     "differ by less than 0.01": ("tests/real/test_against_llama_cpp.py", "atol=0.01"),
     "by less than 0.06 on average": ("tests/real/test_against_llama_cpp.py", "mean() < 0.06"),
     "that are within 0.2 of each other": ("tests/real/test_against_llama_cpp.py", "margins > 0.2"),
-    "does not answer within 2.5 seconds": ("heta_lens/model/checkpoints.py", "ANSWER = 2.5"),
     "within 25 % of the measured peak": ("tests/methods/test_memory.py", "approx(held.most, rel=0.25)"),
     "the share that came directly, is 0.99": ("tests/docs/test_reasoning_page.py", "hop_shares[0]), 2) == 0.99"),
 }

@@ -27,10 +27,10 @@ def boot(config: transformers.PreTrainedConfig, model: type) -> Any:
 SIZES = {"d_model": 8, "d_head": 2, "n_heads": 4, "n_layers": 2, "n_ctx": 16, "d_mlp": 16, "d_vocab": 121}
 
 
-def bert(attention: str = "eager") -> Any:
+def bert() -> Any:
     config = transformers.BertConfig(
         vocab_size=121, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        attn_implementation=attention,
+        attn_implementation="eager",
     )  # fmt: skip
     return boot(config, transformers.BertForMaskedLM)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from timeit import timeit
+from timeit import repeat
 from typing import Any
 
 import pytest
@@ -117,11 +117,11 @@ def test_seconds_are_those_of_whole_runs_in_several_copies(monkeypatch: pytest.M
         return run(adapter, ids, *how, **more)
 
     monkeypatch.setattr(ModelAdapter, "run", counted)
-    monkeypatch.setattr("heta_lens.methods.cost.timeit", partial(timeit, timer=lambda: float(ran[0])))
+    monkeypatch.setattr("heta_lens.methods.cost.timed", partial(repeat, timer=lambda: float(ran[0])))
     ids = zoo.prompt(model, 48)
     prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
     before = ran[0]
-    assert seconds_per_position(prediction) == [0.5, 0.5]
+    assert seconds_per_position(prediction) == [1.0, 1.0]
     assert ran[0] - before == 3 * 8 * 48  # of which the first warms up
     row = estimate(model, ids, support="row")
     assert row.seconds == row.runs * 48 == (1 + 48 + GRAPH + 10 * PRODUCT) * 48

@@ -10,11 +10,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
-from huggingface_hub.errors import GatedRepoError as Gated
-from huggingface_hub.errors import RepositoryNotFoundError as Missing
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -187,30 +184,13 @@ def test_quantised_while_loading_and_saved_quantised(tmp_path: Path, caplog: pyt
     assert len([record for record in caplog.records if "MatMul8bitLt" in record.getMessage()]) <= 1
 
 
-ANSWER = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co"))
-
-
-@pytest.mark.parametrize(
-    ("raised", "sentence"),
-    [
-        (Gated("401", response=ANSWER), "it is gated; accept its terms at https://huggingface.co/a/b and log in"),
-        (Missing("404", response=ANSWER), "the hub has no such model, or it is private"),
-        (OSError("disk on fire"), "cannot be loaded: disk on fire"),
-    ],
-    ids=["gated", "missing", "other"],
-)
-def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_hub_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        try:
-            raise raised
-        except Exception as error:
-            raise OSError(str(error)) from error  # as transformers does
+        raise OSError("You are trying to access a gated repo.\nMake sure to have access to it.")
 
-    monkeypatch.setattr("heta_lens.model.checkpoints.hub_answers", lambda _: True)
     monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
-    with pytest.raises(ValueError, match=r"the model 'a/b' .* cannot be loaded") as refused:
+    with pytest.raises(ValueError, match=r"the model 'a/b' .* cannot be loaded: You are trying to access a gated"):
         heta_lens.load_model("a/b")
-    assert sentence in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -218,45 +198,21 @@ def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.
     [
         ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
         ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
-        ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
-        ({"device": "cuda:7"}, "device='cuda:7': this machine has 0 GPUs"),
-        ({"device_map": {"a": "b"}}, "device_map={'a': …}='b' is no device"),
-        ({"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map='auto' both say where: give one"),
-        ({"n_devices": 3}, "n_devices=3: this machine has 0 GPUs"),
-        ({"max_memory": {0: "1GB"}}, "give device_map='auto' with it"),
         ({"quantization_config": "3bit"}, "quantization_config='3bit' is not 8bit or 4bit"),
         ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor a configuration"),
         ({"quantization_config": {"quant_method": "none"}}, "Unknown quantization type"),
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         boot_options(options)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must say a size for each device"),
-    ],
-    ids=str,
-)
-def test_other_types_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(sentence)):
-        boot_options(options)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "model", "transformer", "lm_head", "model.embed_tokens", "transformer.wte", "gpt_neox.embed_out"]
-)
-def test_what_is_read_cannot_be_on_the_disk(name: str) -> None:
-    boot_options({"device_map": {name: "cpu", "model.layers.0": "disk"}})
-    what = repr(name) if name else "the whole model"
-    with pytest.raises(ValueError, match=f"device_map= puts {what} on the disk, and embeddings"):
-        boot_options({"device_map": {name: "disk", "x": "cpu"}})
+def test_other_devices_and_options_are_refused() -> None:
+    for options, words in (({"device": "gpu"}, "gpu"), ({"device_mp": "auto"}, "device_mp")):
+        with pytest.raises(ValueError, match=f"the model '.*' cannot be loaded: .*{words}"):
+            heta_lens.load_model("demo", **options)
 
 
 CONFIG = LlamaConfig(

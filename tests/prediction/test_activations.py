@@ -38,7 +38,7 @@ def test_patterns_are_the_models_own(build: Any, dtype: torch.dtype) -> None:
         patterns = LivePatterns(prompt)
         for layer in order:
             assert torch.equal(patterns(layer), own[layer])
-        assert prompt.blocks_alone().same
+        assert not prompt.why_not_alone()
 
 
 def test_a_block_that_does_something_else_alone_is_not_believed() -> None:
@@ -48,7 +48,7 @@ def test_a_block_that_does_something_else_alone_is_not_believed() -> None:
     prompt = heta_lens.Prediction.from_cache(lean(model, ids), tokens=ids).prompt
     for layer in (0, 1, 0):
         torch.testing.assert_close(LivePatterns(prompt)(layer), own[layer])
-    assert not prompt.blocks_alone().same
+    assert prompt.why_not_alone()
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-gpt2"))

@@ -13,7 +13,7 @@ from helpers import chats, zoo
 from heta_lens import ChatPrompt, chat
 from heta_lens._util.text import Span
 from heta_lens.model.tokenizer import TokenizerWrapper, chat_template, locate
-from heta_lens.prediction.chat import message_places
+from heta_lens.prediction.chat import message_contents
 
 BUILDS = [pytest.param(build, id=kind) for kind, build in chats.MODELS.items()]
 
@@ -48,8 +48,6 @@ def test_every_message_is_found_with_its_tokens(name: str) -> None:
         assert (message.role, message.content) == (given["role"], given["content"])
         assert [made.text[slice(*span)] for span in message.characters] == [given["content"]]
         assert decode(made.tokens[0, list(message.positions)]).strip() == given["content"]
-        assert {*message.positions} < {*message.whole_positions}
-        assert message.whole.start <= message.characters[0].start and message.characters[-1].stop <= message.whole.stop
 
 
 def check(name: str, messages: Sequence[Any], made: ChatPrompt) -> None:
@@ -122,9 +120,7 @@ def test_what_the_model_wrote_belongs_to_the_assistant(name: str) -> None:
     assert longer.messages[:-1] == made.messages and answer.role == "assistant"
     assert answer.content.strip() == "On the cat 😀."
     assert answer.positions == tuple(range(len(made), len(longer) - 1))
-    assert longer.template[-1] and longer.roles[-1] == "assistant"
-    header = [position for position in answer.whole_positions if position < len(made)]
-    assert header == [position for position, role in enumerate(made.roles) if role is None and position > 0]
+    assert longer.template[-1]
     assert longer.text.startswith(made.text) and len(longer.offsets) == len(longer)
 
 
@@ -160,8 +156,6 @@ def test_models_that_read_no_chats_are_refused() -> None:
         chat(chats.tokenizer("qwen2.5"), chats.CHAT)
     with pytest.raises(ValueError, match=r"the chat is \d+ tokens long, and this model reads 8192 at most"):
         chat(chats.bridge(), [{"role": "user", "content": "cat " * 9000}])
-    with pytest.raises(ValueError, match="chat template writes nothing at all for these messages"):
-        chat(chats.with_template("{{ '' }}"), chats.CHAT)
     without = chats.with_template(None)
     without.tokenizer = None
     with pytest.raises(ValueError, match="this model has no tokenizer"):
@@ -173,72 +167,27 @@ Message = Mapping[str, Any]
 
 def located(
     messages: Sequence[Message], name: str = "qwen2.5", source: str | None = None, **options: Any
-) -> list[tuple[list[str], str]]:
-    """Of each message: what its content is, in parts, and the whole stretch."""
+) -> list[list[str]]:
+    """Of each message: what its content is, in parts."""
     source = chats.template(source) if source == "qwen3" else source
     wrapped = chats.with_template(source, name).tokenizer if source else chats.tokenizer(name)
     template = chat_template(TokenizerWrapper(wrapped), {"add_generation_prompt": True, **options})
     text = template.render(messages)
-    ids, spans = template.encode(messages, text)
-    begins = spans[0].stop if ids[0] == wrapped.bos_token_id else 0
-    places = message_places(messages, template.render, text, [span.start for span in spans], begins)
-    return [([text[slice(*span)] for span in place.contents], text[slice(*place.whole)]) for place in places]
-
-
-def wholes(*arguments: Any, **options: Any) -> list[str]:
-    return [whole for _, whole in located(*arguments, **options)]
-
-
-EXPECTED = {
-    "qwen2.5": [
-        "<|im_start|>user\nWhere is the cat?<|im_end|>\n",
-        "<|im_start|>assistant\nOn the mat.<|im_end|>\n",
-        "<|im_start|>user\nAnd the dog? 😀<|im_end|>\n",
-    ],
-    "llama3": [
-        "<|start_header_id|>user<|end_header_id|>\n\nWhere is the cat?<|eot_id|>",
-        "<|start_header_id|>assistant<|end_header_id|>\n\nOn the mat.<|eot_id|>",
-        "<|start_header_id|>user<|end_header_id|>\n\nAnd the dog? 😀<|eot_id|>",
-    ],
-    "mistral": ["[INST] Where is the cat?[/INST]", " On the mat.</s>", "[INST] And the dog? 😀[/INST]"],
-    "gemma2": [
-        "<start_of_turn>user\nWhere is the cat?<end_of_turn>\n",
-        "<start_of_turn>model\nOn the mat.<end_of_turn>\n",
-        "<start_of_turn>user\nAnd the dog? 😀<end_of_turn>\n",
-    ],
-    "phi3": [
-        "<|user|>\nWhere is the cat?<|end|>\n",
-        "<|assistant|>\nOn the mat.<|end|>\n",
-        "<|user|>\nAnd the dog? 😀<|end|>\n",
-    ],
-}
-
-
-@pytest.mark.parametrize("name", chats.FAMILIES)
-def test_every_message_has_its_header_and_end_marker(name: str) -> None:
-    assert wholes(chats.CHAT, name) == EXPECTED[name]
-    assert wholes(chats.CHAT[:1], name) == EXPECTED[name][:1]
-    ended = wholes(chats.CHAT, name, add_generation_prompt=False)
-    assert ended[:2] == EXPECTED[name][:2]
-    assert ended[2] == EXPECTED[name][2] + "<|endoftext|>" * (name == "phi3")  # which is its end, where nothing follows
+    contents = message_contents(messages, template.render, text)
+    return [[text[slice(*span)] for span in characters] for characters in contents]
 
 
 def test_tool_calls_are_content() -> None:
     found = located(chats.TOOL_CHAT, tools=[chats.WEATHER])
-    assert found[1][0] == ["get_weather", '{"city": "Paris"}']
-    assert found[1][1].startswith("<|im_start|>assistant\n<tool_call>") and found[1][1].endswith(
-        "</tool_call><|im_end|>\n"
-    )
-    assert found[2] == (["22 degrees"], "<|im_start|>user\n<tool_response>\n22 degrees\n</tool_response><|im_end|>\n")
+    assert found[1:3] == [["get_weather", '{"city": "Paris"}'], ["22 degrees"]]
     found = located(chats.TOOL_CHAT, "mistral", tools=[chats.WEATHER])
-    assert found[1][0] == ["get_weather", '{"city": "Paris"}'] and found[1][1].startswith("[TOOL_CALLS] [")
-    assert found[2][0] == ["22 degrees"] and found[3] == (["It is warm."], " It is warm.</s>")
+    assert found[1:4] == [["get_weather", '{"city": "Paris"}'], ["22 degrees"], ["It is warm."]]
 
 
 def test_reasoning_is_found_where_the_template_writes_it() -> None:
     question, answer = chats.CHAT[0], {"role": "assistant", "content": "<think>\nHere.\n</think>\n\nOn the mat."}
-    assert located([question, answer], source="qwen3")[1][0] == [answer["content"]]
-    assert located([question, answer, question], source="qwen3")[1][0] == ["On the mat."]
+    assert located([question, answer], source="qwen3")[1] == [answer["content"]]
+    assert located([question, answer, question], source="qwen3")[1] == ["On the mat."]
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,6 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
         ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, space, a token id"),
         ({"mask": torch.zeros(3)}, "mask has 3 entries; this model's embeddings have 8"),
         ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
-        ({"how": "input", "patterns": "recomputed"}, "patterns='recomputed' is for how='edge_patch', not for how='inp"),
         ({"how": "resid_patch"}, "layer=None with how='resid_patch': only how='resid_patch' has a layer"),
         ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
         ({"groups": [[0], []]}, "group 1 is empty: name a position"),

@@ -126,8 +126,8 @@ class Heta(HetaOptions, Method):
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
-        if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone()).same:
-            raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
+        if self.checkpoint and self.probed and (why := prediction.prompt.why_not_alone()):
+            raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
         prediction.mask_vector(self.mask)
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()

@@ -52,22 +52,6 @@ def test_standard_errors_are_of_what_is_random() -> None:
         assert set(explain(model, ids, **options).standard_errors.values()) == {None}, options
 
 
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_weight_processing_is_seen() -> None:
-    model = zoo.hooked.__wrapped__("gpt2")
-    ids = zoo.prompt(model, 5)
-    raw = explain(model, ids, 7)
-    model.load_and_process_state_dict(
-        model.state_dict(), fold_ln=True, center_writing_weights=True, fold_value_biases=True
-    )
-    processed = explain(model, ids, 7)
-    before, after = (attribution.options["model"] for attribution in (raw, processed))
-    assert (before["writing_weights_centred"], before["value_biases"]) == (False, True)
-    assert (after["writing_weights_centred"], after["value_biases"]) == (True, False)
-    assert relative(processed.parts["curvature"], raw.parts["curvature"]) < 1e-2
-    assert relative(processed.parts["gate"], raw.parts["gate"]) > 1e-2
-
-
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)"
 
 
