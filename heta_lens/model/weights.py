@@ -6,6 +6,7 @@ from hashlib import sha256
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -102,16 +103,27 @@ def on_units(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "
 
 
 COMPUTED = ("rotary_sin", "rotary_cos", "inv_freq")  # tables computed from the configuration; sines differ by version
+NO_DIFFERENCE = {  # settings without influence on predictions, or visible in the weights
+    *("device", "n_devices", "seed", "model_name", "name_or_path", "tokenizer_name", "trust_remote_code", "n_params"),
+    *("init_mode", "init_weights", "initializer_range", "from_checkpoint", "checkpoint_index", "checkpoint_value"),
+    *("checkpoint_label_type", "transformers_version", "use_cache", "return_dict", "output_attentions"),
+    *("output_hidden_states", "use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_attn_in"),
+    *("use_hook_tokens", "ungroup_grouped_query_attention"),
+}
 
 
 def fingerprint(model: Any) -> dict[str, str]:
-    """Compute digests of a model's ``weights`` and ``tokenizer``, which tell models apart.
+    """Compute digests of a model's ``weights``, ``config`` and ``tokenizer``, which tell models apart.
 
-    Every bit of every weight counts, and the scales of quantised weights too; tables computed from the configuration do
-    not. Weights on the meta device count by their shapes. A model whose weights were processed during loading may
-    differ in last bits on another machine.
+    Every bit of every weight counts, and the scales of quantised weights too. The path of a checkpoint, the device,
+    hooks, and tables computed from the configuration do not count. Weights on the meta device count by their shapes.
+    A model whose weights were processed during loading may differ in last bits on another machine.
     """
-    return {"weights": _weights_digest(model), "tokenizer": _tokenizer_digest(getattr(model, "tokenizer", None))}
+    return {
+        "weights": _weights_digest(model),
+        "config": _digest([_settings(model.cfg), _settings(getattr(wrapped(model), "config", None))]),
+        "tokenizer": _digest(_tokenizer(getattr(model, "tokenizer", None))),
+    }
 
 
 def _weights_digest(model: Any) -> str:
@@ -137,11 +149,37 @@ def _distinct_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
                 yield name.replace("._original_component", ""), tensor.detach()
 
 
-def _tokenizer_digest(tokenizer: Any) -> str:
+def _settings(config: Any) -> Any:
+    """Return the settings with influence on predictions; values of None or False differ by version and are skipped."""
+    if config is None:
+        return None
+    settings = config.to_dict() if callable(getattr(config, "to_dict", None)) else vars(config)
+    return {
+        name: value
+        for name, value in settings.items()
+        if not (value is None or value is False or name.startswith("_") or name in NO_DIFFERENCE)
+    }
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    if tokenizer is None:
+        return None
     special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "unk")}
-    if hasattr(tokenizer, "backend_tokenizer"):
-        settings = json.loads(tokenizer.backend_tokenizer.to_str())
-        vocabulary: Any = {name: part for name, part in settings.items() if name not in ("truncation", "padding")}
-    else:
-        vocabulary = None if tokenizer is None else tokenizer.get_vocab()
-    return sha256(json.dumps([special, vocabulary], sort_keys=True).encode()).hexdigest()[:16]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return type(tokenizer).__name__, special, sorted(tokenizer.get_vocab().items())
+    parts = json.loads(backend.to_str())
+    return special, {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=_named).encode()).hexdigest()[:16]
+
+
+def _named(value: Any) -> Any:
+    """Return a stable replacement for a value without a JSON form."""
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return getattr(value, "__qualname__", type(value).__qualname__)

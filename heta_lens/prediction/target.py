@@ -114,6 +114,10 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
         return cached
+    if not is_whole(position):
+        raise TypeError(
+            f"position={position!r} must be a whole number, a place in the cached prompt; or in a batch a list of them"
+        )
     place = index(position)
     if not -cached <= place < cached:
         raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
@@ -137,6 +141,8 @@ def resolve(
         return tokens_of(adapter, context, target, log_probs)
     if len(target) != 2:
         raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
+    if any(map(callable, target)):
+        raise TypeError(f"target={target!r} has a function in a pair: let one function return the difference")
     first, second = (tokens_of(adapter, context, side, log_probs) for side in target)
     if both := {*members(first)} & {*members(second)}:
         shared = adapter.tokenizer.write(min(both), context.tolist())

@@ -1,6 +1,7 @@
-"""A model's fingerprint: the same wherever it is loaded, another as soon as a weight or a token differs."""
+"""A model's fingerprint: the same wherever it is loaded, another as soon as a weight, an option or a token differs."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def model_of(**weights: Any) -> Any:
     found: Any = nn.Module()
     for name, weight in weights.items():
         found.register_buffer(name, torch.as_tensor(weight))
-    found.tokenizer = None
+    found.cfg, found.tokenizer = SimpleNamespace(eps=1e-5), None
     return found
 
 
@@ -58,7 +59,7 @@ def test_every_parameter_counts_and_comes_back(build: Callable[[], Any]) -> None
         changed = fingerprint(model)
         flat[place] = kept
         assert changed["weights"] != before["weights"], name
-        assert changed["tokenizer"] == before["tokenizer"]
+        assert (changed["config"], changed["tokenizer"]) == (before["config"], before["tokenizer"])
     assert fingerprint(model) == before
 
 
@@ -83,3 +84,18 @@ def test_what_makes_no_difference_does_not_count() -> None:
     assert of_weights(w=weights, bias=torch.zeros(3)) == alone  # which TransformerLens 3 adds and 4 does not
     assert of_weights(w=weights, bias=torch.tensor([0.0, 1e-30, 0.0])) != alone
     assert of_weights(w=weights, rotary_sin=torch.ones(3), inv_freq=torch.ones(2)) == alone
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        *(("eps", 1e-6, True), ("act_fn", "relu", True), ("window_size", 4, True), ("act_fn", torch.relu, True)),
+        *(("device", "cuda", False), ("model_name", "other", False), ("a_new_flag", False, False), ("_x", 1, False)),
+        *(("attn_types", ["global", "local"], True), ("rope", {"theta": 2.0}, True), ("dtype", torch.half, True)),
+    ],
+)
+def test_options_count_where_they_make_a_difference(name: str, value: Any, counts: bool) -> None:
+    model, other = model_of(), model_of()
+    setattr(other.cfg, name, value)
+    assert (fingerprint(other) != fingerprint(model)) == counts
+    assert fingerprint(other) == fingerprint(other)

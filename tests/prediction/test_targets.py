@@ -33,7 +33,7 @@ pytestmark = [
         ({5, frozenset((6, 7))}, ["frozenset", "token id"]),
         ([5, 6], ["[5, 6]", "set {a, b}", "targets="]),
         (({5, 6}, {6, 7}), ["itself"]),
-        ((len, 5), ["len", "token id"]),
+        ((len, 5), ["a function in a pair", "return the difference"]),
     ],
     ids=repr,
 )
