@@ -28,6 +28,7 @@ from heta_lens.model.hooks import (
     Hook,
     KeysValues,
     ReadAt,
+    after_attention_name,
     bare,
     is_hooked_transformer,
     names_filter,
@@ -86,6 +87,7 @@ class ModelAdapter:
 
     model: Any  # a HookedTransformer, or a TransformerBridge
     output_forms: dict[int, OutputForm] = field(default_factory=dict, init=False, repr=False)  # noted by `streams`
+    narrow: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # noted by the check of a cache
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -225,10 +227,12 @@ class ModelAdapter:
         past: Mapping[str, Any] | None = None,
         first: int = 0,
         only: int | None = None,
+        narrow: bool = False,
     ) -> Float[Tensor, "batch read vocab"]:
         """Run ids with hooks that read or replace activations, and return logits, in float32 or better.
 
         Only the positions ``read`` are unembedded, unless the run must look complete (``whole``) to the user's hooks.
+        Where the model allows (or for a trial, ``narrow``), only these pass through the last MLP.
         Blocks below the ``first`` do not run; a hook has to replace the first block's input. With ``only``, a single
         block runs, and the caller counts these runs as forwards.
         """
@@ -238,7 +242,9 @@ class ModelAdapter:
         added = list((hooks or {}).items())
         with holding(self):
             if not whole:
-                added.append((READ, partial(rows, read)))
+                last_runs = only is None and first < self.layers
+                points = self._narrowing(hooks or {}, read, narrow) if last_runs else [READ]
+                added += [(name, partial(rows, read)) for name in points]
             for layer in range(self.layers):
                 if layer not in blocks:
                     self._skip(layer)
@@ -247,6 +253,35 @@ class ModelAdapter:
                 logits = self.model(ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
+
+    def can_narrow(self, read: ReadAt) -> bool:
+        """Return whether positions may be left out of the last MLP.
+
+        A bridge adds what the last MLP returns to the whole stream, which one row can be, but not several.
+        """
+        one = not isinstance(read, Tensor) and len(read) == 1
+        return bool(self.last_mlp[0]) and (one or is_hooked_transformer(self.model))
+
+    def _narrowing(self, hooks: Mapping[str, Hook], read: ReadAt, trial: bool) -> list[str]:
+        """Name the points at which positions that are not read leave the run: after the last attention, if possible."""
+        name, behind = self.last_mlp
+        if not trial:
+            watched = (self.points[each] for each in behind)
+            free = behind.isdisjoint(hooks) and not any(point.fwd_hooks or point.bwd_hooks for point in watched)
+            if not (self.narrow.get(name) and self.can_narrow(read) and free):
+                return [READ]
+        return [name] if is_hooked_transformer(self.model) else [name, READ]
+
+    @cached_property
+    def last_mlp(self) -> tuple[str, frozenset[str]]:
+        """The hook point at which the last layer's MLP begins, or nothing, and all points from there on."""
+        last, config, hooked = self.layers - 1, self.model.cfg, is_hooked_transformer(self.model)
+        name = after_attention_name(last) if hooked else f"blocks.{last}.ln2.hook_in"
+        parts = ("ln2", "mlp", "hook_mlp", "hook_resid_mid", "hook_resid_post", "hook_out")
+        begins = tuple(f"blocks.{last}.{part}" for part in parts)
+        behind = frozenset(each for each in self.points if each.startswith((*begins, "ln_final", "unembed")))
+        parallel = getattr(config, "parallel_attn_mlp", False) or getattr(config, "attn_only", False)
+        return ("", frozenset()) if name not in behind or (hooked and parallel) else (name, behind)
 
     def _skip(self, layer: int) -> None:
         """Let a block return its input until the current call ends.

@@ -14,6 +14,7 @@ from helpers.asking import N, cache_of, missing, refusal
 from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import (
+    bare,
     note,
     put,
     put_positions,
@@ -191,6 +192,29 @@ def test_a_model_in_training_mode_is_refused(ids: Tensor) -> None:
     taken = cache_of(model, ids)
     model.train()
     assert missing(["training mode", "model.eval()"], refusal(taken)) == ""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("build", zoo.models())
+def test_positions_that_are_not_read_leave_before_the_last_mlp(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 5)
+    adapter = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids).adapter
+    expected, point = model(ids), adapter.last_mlp[0]
+    torch.testing.assert_close(adapter.run(ids, read=[4]), expected[:, [4]])
+    torch.testing.assert_close(adapter.run(ids, read=[1, 4]), expected[:, [1, 4]])
+    assert adapter.narrow.get(point, False) == (point != "")
+
+
+@torch.no_grad()
+def test_a_model_whose_last_mlp_mixes_positions_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    ids, mlp = zoo.prompt(model, 5), bare(model.blocks[-1].mlp)
+    plain = mlp.forward
+    monkeypatch.setattr(mlp, "forward", lambda states: plain(states + states.mean(1, keepdim=True)))
+    adapter = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids).adapter
+    assert adapter.narrow == {adapter.last_mlp[0]: False}
+    torch.testing.assert_close(adapter.run(ids, read=[4]), model(ids)[:, [4]])
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
