@@ -10,17 +10,16 @@ import typer
 
 from benchmarks.pages import PAGES
 
-NAMES = [*PAGES, "long"]  # long is a table of the page of speed
 MODULES = {"demo_model": "demo_answers", "real": "real_prompts", "study_results": "study"}
 
 
 def main(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PAGES)}.")],
     parts: Annotated[list[str] | None, typer.Argument(help="Parts to measure; all, if none is named.")] = None,
 ) -> None:
     """Measure the outcomes that a page lacks, and write its tables."""
-    if name not in NAMES:
-        raise typer.BadParameter(f"{name} is not a page with tables: {', '.join(NAMES)}")
+    if name not in PAGES:
+        raise typer.BadParameter(f"{name} is not a page with tables: {', '.join(PAGES)}")
     module = import_module(f"benchmarks.{MODULES.get(name, name)}")
     if hasattr(module, "run"):
         module.run(*parts or ())
