@@ -4,8 +4,8 @@
 
 Every fact is stated once, every place is named once, and the evidence is drawn and placed like every other sentence. So
 owner and thing together determine the answer, but no position, wording or number of mentions does. (Options can give
-the answer away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` and
-``distance`` fix the place of the evidence.)
+the answer away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` fixes the
+place of the evidence.)
 """
 
 import csv
@@ -372,7 +372,6 @@ def stories(
     hops: Literal[1, 2] = 1,
     distractors: Where = "anywhere",
     filler: int = 0,
-    distance: int | None = None,
     voice: Voice | None = None,
     claim: bool = False,
     wordings: Wordings = "trained",
@@ -389,7 +388,6 @@ def stories(
         distractors: the place of the other facts: ``before`` the evidence, ``after`` it, ``around`` it (on both sides),
             or ``anywhere`` (the evidence is drawn like every other sentence).
         filler: the number of sentences that name no place.
-        distance: the number of sentences between the evidence and the question (None: as drawn).
         voice: state every fact in the active or the passive (None: in five wordings); with a voice, `Story.paraphrase`
             gives pairs of the two voices.
         claim: ask for the truth of a claim about the place.
@@ -412,14 +410,8 @@ def stories(
         raise ValueError("claim=True is about one fact: give hops=1")
     if voice is not None and wordings == "more":
         raise ValueError(f"voice={voice!r} has no effect with wordings='more': give wordings='trained'")
-    behind = _behind(distractors, (facts - 1) * hops)
-    if not behind:
+    if distractors == "around" and (facts - 1) * hops < 2:
         raise ValueError("distractors='around' needs two sentences to stand around: give facts=3 or more")
-    if distance is not None and not behind[0] <= distance <= behind[-1] + filler:
-        raise ValueError(
-            f"distance={distance} must be {behind[0]} to {behind[-1] + filler} with {facts=}, {hops=}, {distractors=}, "
-            f"{filler=}"
-        )
     draw = Draw(f"{split} {seed}")
 
     def story(wording: Wording) -> Story:
@@ -428,7 +420,7 @@ def stories(
         located = [location_sentence(draw, fact, wording.locations) for fact in drawn] if hops == 2 else []
         evidence, rest = [sentences[0], *located[:1]], [*sentences[1:], *located[1:]]
         fillers = [filler_sentence(draw) for _ in range(filler)]
-        order = tuple(_arranged(draw, evidence, rest, fillers, distractors, distance))
+        order = tuple(_arranged(draw, evidence, rest, fillers, distractors))
         at = tuple(next(i for i, placed in enumerate(order) if placed is sentence) for sentence in evidence)
         if claim:
             first, rival, *_ = drawn  # the rival fact is about the same thing, if there are rivals
@@ -469,27 +461,15 @@ def _arranged(
     rest: Sequence[Sentence],
     fillers: Sequence[Sentence],
     distractors: Where,
-    distance: int | None,
 ) -> list[Sentence]:
     if distractors == "anywhere":
-        if distance is None:
-            return draw.shuffled([*evidence, *rest, *fillers])
-        *early, last = draw.shuffled(evidence)
-        others = draw.shuffled([*rest, *fillers])
-        cut = len(others) - distance
-        return [*draw.shuffled([*early, *others[:cut]]), last, *others[cut:]]
-    ways = [(facts, idle) for facts in _behind(distractors, len(rest)) for idle in range(len(fillers) + 1)]
-    facts, idle = draw.one([way for way in ways if distance in (None, sum(way))])
+        return draw.shuffled([*evidence, *rest, *fillers])
+    others = len(rest)
+    behind = {"before": range(1), "after": range(others, others + 1), "around": range(1, others)}[distractors]
+    facts, idle = draw.one([(facts, idle) for facts in behind for idle in range(len(fillers) + 1)])
     rest = draw.shuffled(rest)
-    before, behind = [*rest[facts:], *fillers[idle:]], [*rest[:facts], *fillers[:idle]]
-    return [*draw.shuffled(before), *draw.shuffled(evidence), *draw.shuffled(behind)]
-
-
-def _behind(distractors: Where, others: int) -> range:
-    """Return the possible numbers of sentences behind the evidence."""
-    ends = {"before": (0, 0), "after": (others, others), "around": (1, others - 1), "anywhere": (0, others)}
-    first, last = ends[distractors]
-    return range(first, last + 1)
+    before, after = [*rest[facts:], *fillers[idle:]], [*rest[:facts], *fillers[:idle]]
+    return [*draw.shuffled(before), *draw.shuffled(evidence), *draw.shuffled(after)]
 
 
 # ----------------------------------------------------------------------------------------------------------- instances
