@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.options import MOST, AtLeast
+from heta_lens._util.options import AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
 from heta_lens.methods.base import WithScale, WithSeed
@@ -48,7 +48,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
 
     estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
     order: Literal[1, 2] = 1
-    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+    samples: Annotated[int | None, AtLeast(2, whole=True)] = None
 
     name: ClassVar = "shapiq"
     paper: ClassVar[str] = (

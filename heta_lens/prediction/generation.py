@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.python import warn_once
+from heta_lens._util.python import warn
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, Hook, KeysValues, put_positions
@@ -67,7 +67,7 @@ class Writer:
         resumes = prompt.prefix().kept is not None
         if not resumes and "changes" in prompt.reuse:
             why = "with the key-value cache of these versions of TransformerLens and transformers it would write others"
-            warn_once(f"the model writes every token by a whole run, because {why}: model.generate may do so")
+            warn(f"the model writes every token by a whole run, because {why}: model.generate may do so")
         return cls(prediction.adapter, ids, batches, resumes, states)
 
     @torch.no_grad()
