@@ -202,7 +202,6 @@ FAMILIES: dict[str, Family] = {
     "pronouns": Family("stories3M", pronouns),
     "contest": Family("contest", lambda split: of_instances(contest.instances(split))),
 }
-DEV = [name for name in FAMILIES if name != "contest"]
 
 
 def measure_family(outcomes: Outcomes, family: str, split: Split, size: int, outcome: Callable[[Case], Any]) -> None:
