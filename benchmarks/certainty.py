@@ -48,7 +48,7 @@ def run() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     for family, size in FAMILY_SIZES.items():
-        measure_family(outcomes_of(family), family, "test", size, outcome)
+        measure_family(outcomes_of(family), family, size, outcome)
 
 
 def outcome(case: Case) -> dict[str, Any]:
