@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
-from heta_lens._util.options import check_field_names, check_types
+from heta_lens._util.options import check_types
 from heta_lens.attribution import Attribution, Order, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
 
@@ -143,7 +143,6 @@ class SpanAttribution(Result):
 
 
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:
-    check_field_names(SpanAttribution, stored)
     many = Sequence[Mapping[str, Any]]
     check_types({"tokens": tuple[str, ...], "steps": many, "reasoning": many}, stored)
     steps, reasoning = (tuple(map(Attribution.of_fields, stored.get(name, ()))) for name in ("steps", "reasoning"))

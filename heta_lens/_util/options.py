@@ -6,7 +6,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from importlib import import_module
 from math import inf
@@ -29,24 +29,11 @@ WORDS = {
 }
 
 
-def check_field_names(kind: type, values: Any) -> None:
-    """Refuse fields that the dataclass does not have, or lacks."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"it is {brief(values)}, and must have the fields of a {kind.__name__}")
-    required = {field.name: field.default is field.default_factory is MISSING for field in fields(kind)}
-    if unknown := [name for name in values if name not in required]:
-        raise ValueError(f"it has an unknown field {brief(unknown[0])}")
-    if missing := [name for name, needed in required.items() if needed and name not in values]:
-        raise ValueError(f"it has no {', '.join(missing)}")
-
-
 def check_types(kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Refuse a value of another type than its name is annotated with; names may be missing."""
     for name, kind in kinds.items():
         if name in values and not fits(value := values[name], kind):
-            tensor = isinstance(value, Tensor)
-            shown = f"a tensor of {value.dtype} with shape {tuple(value.shape)}" if tensor else brief(value)
-            raise TypeError(f"its {name} is {shown}, and must be {described(kind)}")
+            raise TypeError(f"its {name} is {brief(value)}, and must be {described(kind)}")
 
 
 def fits(value: Any, kind: Any) -> bool:

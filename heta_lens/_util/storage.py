@@ -15,7 +15,7 @@ from safetensors.torch import save as safetensors
 from torch import Tensor
 
 from heta_lens._util.files import brief, check_no_view, regular_file, write_atomically
-from heta_lens._util.options import check_field_names, check_types
+from heta_lens._util.options import check_types
 
 
 class OtherKind(ValueError):
@@ -117,11 +117,10 @@ def reason(error: Exception) -> str:
 
 
 def check_record(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise for the first field that a dataclass lacks, does not have or annotates with another type.
+    """Raise for the first field that a dataclass annotates with another type; dataclasses among them are checked too.
 
-    Dataclasses among the values are checked too. Dimensions of one name must have the same size in all tensors.
+    Dimensions of one name must have the same size in all tensors.
     """
-    check_field_names(kind, values)
     with jaxtyped("context"):
         _check_types(kind, values)
 

@@ -180,11 +180,11 @@ def pairs(
     separator: str = " ",
     cue: str | None = "Answer:",
     sentences: int = 1,
-    annotators: Sequence[Annotator] = (answer_words,),
-    agree: Agree = "intersection",
     seed: int = 0,
 ) -> Iterator[Instance]:
     """Make an instance for every usable SciQ question (two with ``order="both"``), with a random story.
+
+    The gold words are those of `answer_words`; `annotated` sets others.
 
     Args:
         narratives: records of NarrativeQA, of which only the summaries are read.
@@ -193,8 +193,6 @@ def pairs(
         separator: the text between the segments.
         cue: the end of the text; None ends the text with the question.
         sentences: the number of first sentences of a summary that make a story.
-        annotators: functions that mark the words of the passage that tell the answer.
-        agree: the combination of the annotators' marks.
         seed: the seed of the pairs of stories and questions.
     """
     check_choice("order", order, get_args(Order))
@@ -224,7 +222,7 @@ def pairs(
                 id = f"curated-{number:05d}-{first}"
                 yield _with_question(id, ordered, question, answer, separator, cue, **known)
 
-    return annotated(made(), annotators, agree)
+    return annotated(made(), [answer_words])
 
 
 def _question(_: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
