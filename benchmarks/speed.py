@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,16 +46,12 @@ class Plan(NamedTuple):
     probes: int
     naive: int | None
     groups: int | None
-    batch: int | Literal["auto"] = "auto"
-
-
-PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4)}
 
 
 def plan_of(n: int, parameters: int) -> Plan:
-    if parameters < SMALL and n <= LENGTHS[0]:
-        return Plan(10, None, None)
-    return PLANS[max(length for length in PLANS if length <= n)]
+    if n > LENGTHS[0]:
+        return Plan(10, 2, 4)
+    return Plan(10, None, None) if parameters < SMALL else Plan(10, 4, 6)
 
 
 class Case(NamedTuple):
@@ -103,7 +99,7 @@ def grouped(piece: Window, start_cost: float, plan: Plan) -> tuple[list[list[int
 
 
 def at_once(case: Case, piece: Window, products: bool = False) -> Batches:
-    return case.prediction.prompt.batches(case.plan.batch, len(piece.states), products=products)
+    return case.prediction.prompt.batches("auto", len(piece.states), products=products)
 
 
 def reach(piece: Window, group: Sequence[int]) -> int:
