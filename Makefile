@@ -6,7 +6,7 @@ TL4 := .venv/tl4/bin
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables hooks clean
+.PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,9 +39,6 @@ newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
 	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)
-
-fuzz: .venv/tl3/ready  ## feed 10,000 damaged files to every reader (SEED=0)
-	PYTHONPATH=tests $(TL3)/python -m helpers.fuzz --seed $(or $(SEED),0)
 
 lint: .venv/tl3/ready  ## run ruff without changing files
 	$(TL3)/ruff check .

@@ -10,8 +10,8 @@ import typer
 
 from benchmarks.pages import PAGES
 
-NAMES = [*PAGES, "long"]  # long is a table of the page of speed
-MODULES = {"demo_model": "demo_answers", "real": "real_prompts", "study_results": "study"}
+NAMES = [name for name in PAGES if name != "study_results"]  # a finished study, whose program is not kept
+MODULES = {"demo_model": "demo_answers", "real": "real_prompts"}
 
 
 def main(

@@ -23,12 +23,13 @@ from benchmarks.interventions import correlations, effects_of
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, average
 from benchmarks.prompts import Case, measure_family
-from benchmarks.study import masked_logits
 from heta_lens._util.numerics import Samples, kl
 from heta_lens.methods.heta.heta import flow_gate
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics import evidence_mass
 from heta_lens.metrics.scores import ordinary
+from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.prediction import Prediction
 
 FIGURE = pages.PAGES["certainty"].with_suffix(".png")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -36,6 +37,7 @@ FAMILY_SIZES: Mapping[str, int] = {"recall": 40, "two hops": 40, "copied": 40}
 WAYS = {"M · S": "C0", "M · I": "C1", "M · (½ S + ½ I)": "C3", "the same, balanced": "C2"}
 LINES = "o-", "s--", "^-.", "D:"  # which tell the ways apart without their colours
 BANDS = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
+COPIES = 32  # of a context at once
 
 
 def outcomes_of(family: str) -> Outcomes:
@@ -46,14 +48,14 @@ def run() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     for family, size in FAMILY_SIZES.items():
-        measure_family(outcomes_of(family), family, "test", size, outcome)
+        measure_family(outcomes_of(family), family, size, outcome)
 
 
 def outcome(case: Case) -> dict[str, Any]:
     prediction, token = case.prediction, case.prediction.target
     assert isinstance(token, int)
     gate, places = flow_gate(heta_lens.Heta(), prediction)[0], ordinary(prediction)
-    moved = masked_logits(prediction, torch.zeros_like(prediction.embeddings))
+    moved = masked_logits(prediction)
     (edges, *_), found = effects_of(case), []
     for factor in FACTORS:
         scaled = replace(prediction, target=partial(log_prob, factor, token))
@@ -72,6 +74,16 @@ def outcome(case: Case) -> dict[str, Any]:
             }
         )
     return {"template": case.template, "factors": found}
+
+
+@torch.no_grad()
+def masked_logits(prediction: Prediction) -> Float[Tensor, "pos vocab"]:
+    """Return the logits as each token's embedding is replaced by zeros."""
+    logits_of, rows, zeros = prediction.rerun().logits, list[Tensor](), torch.zeros_like(prediction.embeddings)
+    with prediction.running():
+        for some in torch.arange(len(prediction)).split(COPIES):
+            rows.append(logits_of(masked_copies(prediction.embeddings, some, zeros[some])))
+    return torch.cat(rows)
 
 
 def log_prob(factor: float, token: int, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:

@@ -1,26 +1,24 @@
-"""The answers of the demo model, the effect of masking their evidence, and the place of scores on the prompts.
+"""The answers of the demo model, and the effect of masking their evidence.
 
 All prompts are of the test split, which neither training nor any choice has seen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice, product, repeat
+from itertools import groupby, islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import heta_lens
 from benchmarks import pages
 from benchmarks.models import told
 from benchmarks.outcomes import Outcomes
-from benchmarks.pages import Table, average, intervals_over, proportion
+from benchmarks.pages import Table, intervals_over, proportion
 from heta_lens.data.recall import WORDINGS, Story, Stretch, stories
 from heta_lens.methods.heta import diagnostics
-from heta_lens.metrics import dsa, evidence_mass, f1
 
 BATCH = 25
 ANSWERED = 1000  # prompts of each kind
@@ -117,8 +115,8 @@ def answers() -> Table:
     return Table(f"Answers, {ANSWERED} prompts of each kind", columns, rows, missing, over_templates(of))
 
 
-def wordings() -> list[Table]:
-    """Return tables of answers in wordings outside the training: by kind, and by template of one hop."""
+def wordings() -> Table:
+    """Return a table of answers in wordings outside the training."""
     of, missing = answered("demo_wordings", IN_OTHER_WORDS)
     rows = []
     for kind, prompts in of.items():
@@ -126,12 +124,7 @@ def wordings() -> list[Table]:
         least = min(float(np.mean([one.right for one in some])) for some in each.values())
         rows.append([kind, str(len(prompts)), str(len(each)), *rates(prompts), f"{least:.0%}"])
     columns = ["prompts", "number", "templates", "answered", MOVED, "least answered template"]
-    kinds = Table("Answers in wordings it was not trained on", columns, rows, missing, over_templates(of))
-    each = by_template(of.get("one hop", []))
-    rows = [[template, str(len(prompts)), *rates(prompts)] for template, prompts in each.items()]
-    columns = ["question / evidence", "prompts", "answered", MOVED]
-    note = "95 % intervals over the prompts of one template."
-    return [kinds, Table("Answers in each of these wordings, one hop", columns, rows, missing, note)]
+    return Table("Answers in wordings it was not trained on", columns, rows, missing, over_templates(of))
 
 
 def by_template(prompts: Iterable[Answered]) -> dict[str, list[Answered]]:
@@ -147,7 +140,6 @@ def rates(prompts: Sequence[Answered]) -> list[str]:
 
 
 EACH = 100  # prompts of each kind
-BOUNDS = [(0, 1), (-1, 1), (0, 1)]  # of evidence mass, DSA and F1
 EXPLAINED: dict[str, dict[str, Any]] = {
     "one hop": {},
     "two hops": {"hops": 2, "facts": 4},
@@ -213,32 +205,6 @@ def _quantiles(values: Iterable[float]) -> list[str]:
     return [f"{round(value, 2) + 0:.2f}" for value in quantiles]  # 0, not -0
 
 
-def verdict(scores: Tensor, story: Story) -> tuple[bool, float, float, float]:
-    """Return whether the evidence is in the top five, its mass, DSA and F1.
-
-    The first token counts nowhere, because attention with nowhere to go collects there.
-    """
-    scores = scores.clone()
-    scores[0] = 0
-    evidence, gold, distractor = (_positions(some) for some in (story.evidence, story.gold, story.distractor))
-    in_five = bool({1 + at for at in scores[1:].topk(5).indices.tolist()} & evidence)
-    agreed = f1(scores, gold, candidates=range(1, len(scores)))
-    return in_five, evidence_mass(scores, evidence), dsa(scores, evidence, distractor, gold), agreed
-
-
-def attributions(kind: str) -> Table:
-    outcomes, missing = Outcomes("demo_attributions").of(product([kind], range(EACH)))
-    templates = [one["template"] for one in outcomes.values()]
-    names = next(iter(outcomes.values()))["scores"] if outcomes else []
-    rows = []
-    for name in names:
-        in_five, *values = zip(*(one["scores"][name] for one in outcomes.values()), strict=True)
-        rows.append([name, proportion(in_five, templates), *map(average, values, repeat(templates), BOUNDS)])
-    columns = ["scores", "evidence in the top five", "evidence mass", "DSA", "F1"]
-    title = f"Where scores lie: {kind}, {EACH} prompts"
-    return Table(title, columns, rows, missing, intervals_over([templates]))
-
-
 def _positions(stretches: Iterable[Stretch]) -> set[int]:
     return {at for stretch in stretches for at in stretch.tokens}
 
@@ -250,25 +216,13 @@ def run() -> None:
     counts = {kind: len(WORDINGS) * each for kind, each in REWORDED.items()}
     Outcomes("demo_wordings").measure(product(IN_OTHER_WORDS), partial(answered_of, loaded, counts, IN_OTHER_WORDS))
     prompts = explained_prompts()
-    random: dict[str, list[Tensor]] = {}
-    for kind, some in prompts.items():
-        generator = torch.Generator().manual_seed(0)
-        random[kind] = [torch.rand(1 + len(story.tokens), generator=generator) for story in some]
 
     def drops(kind: str, at: int) -> dict[str, Any]:
         story = prompts[kind][at]
         return {"template": story.template, "drops": masked(loaded, story)}
 
-    def verdicts(kind: str, at: int) -> dict[str, Any]:
-        story = prompts[kind][at]
-        heta = heta_lens.Heta(progress=False)(told(loaded, story))
-        scores = {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"]}
-        scores |= {f"{name} alone": part for name, part in heta.parts.items()} | {"random": random[kind][at]}
-        return {"template": story.template, "scores": {name: verdict(one, story) for name, one in scores.items()}}
-
     Outcomes("demo_masking").measure(product(EXPLAINED, range(EACH)), drops)
-    Outcomes("demo_attributions").measure(product(EXPLAINED, range(EACH)), verdicts)
 
 
 def write() -> None:
-    pages.write("demo_model", [answers(), *wordings(), masking(), *map(attributions, EXPLAINED)])
+    pages.write("demo_model", [answers(), wordings(), masking()])

@@ -9,7 +9,6 @@ place; then questions, other wordings, rooms, claims, and long stories.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heta_lens.data import recall
 from heta_lens.data.recall import (
     ACTIVE,
     FACTS,
@@ -17,6 +16,7 @@ from heta_lens.data.recall import (
     QUESTIONS,
     SENTENCE_LOCATIONS,
     TRUTH,
+    WORDS,
     Draw,
     Fact,
     Sentence,
@@ -169,7 +169,7 @@ def _posed(sentence: Sentence, answer: str, place: str) -> Question:
 
 
 def _sentence(draw: Draw, shapes: Sequence[str], fact: Fact) -> Sentence:
-    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(recall.VERBS)})
+    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(WORDS["verb"])})
 
 
 def _between(draw: Draw, ends: tuple[int, int]) -> int:

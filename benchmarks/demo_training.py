@@ -29,14 +29,13 @@ from heta_lens.data.recall import PUNCTUATION, TRUTH, Draw
 from heta_lens.model.loading import DEMO
 
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
-WORD_LISTS = ["NAMES", "OBJECTS", "PLACES", "ROOMS", "VERBS", "MOODS", "TIMES", "SKIES", "COLOURS", "ACTIONS"]
 
 
 @cache
 def vocabulary() -> dict[str, int]:
     """Return the id of every token: special tokens, punctuation, and words with a blank before them."""
     shaped = {word for shape in recall.SHAPES for word in shape.split() if not word.startswith("{")}
-    listed = {word for name in WORD_LISTS for word in getattr(recall, name)}
+    listed = {word for words in recall.WORDS.values() for word in words}
     words = listed | shaped - {*PUNCTUATION} | {*TRUTH.values()}
     tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(words))]
     return {token: index for index, token in enumerate(tokens)}

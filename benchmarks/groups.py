@@ -6,7 +6,6 @@ stories3M, and two small ones with random weights, with one prompt each.
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import product
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -35,16 +34,13 @@ MANY, MORE, SEED = 400, 2000, 10**6  # probes of the expectation; of the interva
 SEEDS, REPEATS = 5, 200  # draws; of the intervals
 HELD_OUT = 40  # prompts of a suite
 LARGEST = 20  # pairs
-GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
 
 
 def write() -> None:
-    cases = [*predictions(LENGTH)]
     tables = [
-        table("Error at equal numbers of HVPs", ERROR_COLUMNS, ERROR_NOTE, error_rows, cases),
         table("Cross-talk taken out, or left in", CORRECTION_COLUMNS, CORRECTION_NOTE, correction_rows, suites()),
         table("Intervals", INTERVAL_COLUMNS, INTERVAL_NOTE, interval_rows, predictions(SHORTER)),
-        table("Pairs of tokens", PAIR_COLUMNS, PAIR_NOTE, pair_rows, cases),
+        table("Pairs of tokens", PAIR_COLUMNS, PAIR_NOTE, pair_rows, predictions(LENGTH)),
     ]
     pages.write("groups", tables)
 
@@ -70,29 +66,6 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
     """Return the part of the curvature that was removed as cross-talk."""
     taken = result.diagnostics.cross_talk
     return torch.zeros_like(result.scores) if taken is None else taken
-
-
-# ------------------------------------------------------------------------------------------------ equal numbers of HVPs
-ERROR_NOTE = f"""\
-{LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is before
-the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by chance)."""
-ERROR_COLUMNS = ["model", "groups", "probes", "HVPs", "L1", "L1 before", "ΣS, %", "ΣS before, %"]
-
-
-def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    expected = scored(prediction, groups=None, probes=MANY, seed=SEED)
-    curvature = expected.parts["curvature"]
-    score = shares(expected, curvature)
-    ways: list[tuple[int | None, int]] = [(None, probes) for probes in (2, 5, 10)]
-    ways += [(groups, products // groups) for products, groups in product(PRODUCTS, GROUPS) if products // groups >= 2]
-    for groups, probes in ways:
-        results = [scored(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
-        corrected = [result.parts["curvature"] for result in results]
-        before = [result.parts["curvature"] + cross_talk(result) for result in results]
-        l1 = [mean(float((shares(expected, one) - score).abs().sum()) for one in kind) for kind in (corrected, before)]
-        sums = [mean(float(one.sum() / curvature.sum() - 1) * 100 for one in kind) for kind in (corrected, before)]
-        shown = [f"{l1[0]:.3f}", f"{l1[1]:.3f}", f"{sums[0]:+.1f}", f"{sums[1]:+.1f}"]
-        yield [name, str(groups), str(probes), str(results[0].diagnostics["hvps"]), *shown]
 
 
 # ----------------------------------------------------------------------------------------------------------- cross-talk

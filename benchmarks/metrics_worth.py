@@ -142,7 +142,7 @@ def agreed(one: Float[np.ndarray, "method"], other: Float[np.ndarray, "method"])
 def run() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
-    measure_family(OUTCOMES, "recall", "test", PROMPTS, repeated)
+    measure_family(OUTCOMES, "recall", PROMPTS, repeated)
 
 
 def repeated(case: Case) -> dict[str, dict[str, list[float]]]:

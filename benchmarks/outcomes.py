@@ -1,7 +1,7 @@
 """Measured outcomes, one a line: an interrupted measurement resumes, and tables are written from the outcomes alone."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,7 +29,7 @@ class Outcomes:
         """Return all outcomes in the order of measurement, without a last line that was cut short."""
         if not self.path.exists():
             return {}
-        lines = (json.loads(line) for line in _whole(self.path.read_bytes()).decode().splitlines())
+        lines = map(json.loads, self.path.read_bytes().split(b"\n")[:-1])
         return {tuple(line["key"]): line["outcome"] for line in lines}
 
     def of(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], int]:
@@ -41,18 +41,11 @@ class Outcomes:
     def measure(self, keys: Iterable[Key], measured: Callable[..., Any]) -> None:
         """Measure the missing outcomes by their keys, and write each to the disk at once."""
         done = self.read()
-        for key in track([key for key in keys if key not in done], self.name, console=Console(stderr=True)):
-            self.add({key: measured(*key)})
-
-    def add(self, outcomes: Mapping[Key, Any]) -> None:
-        """Write the outcomes together or not at all, also when interrupted."""
-        lines = [json.dumps({"key": key, "outcome": outcome}, ensure_ascii=False) for key, outcome in outcomes.items()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        written = self.path.read_bytes() if self.path.exists() else b""
-        new = self.path.with_suffix(".new")
-        new.write_bytes(_whole(written) + "".join(line + "\n" for line in lines).encode())
-        new.replace(self.path)
-
-
-def _whole(written: bytes) -> bytes:
-    return written[: written.rfind(b"\n") + 1]
+        with self.path.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut short
+            for key in track([key for key in keys if key not in done], self.name, console=Console(stderr=True)):
+                line = json.dumps({"key": key, "outcome": measured(*key)}, ensure_ascii=False)
+                file.write(f"{line}\n".encode())
+                file.flush()

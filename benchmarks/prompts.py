@@ -3,17 +3,16 @@
     recall, two hops    stories of the demo model, in 64 wordings, whose answer is one or two sentences away
     copied              stories whose next word is copied, by stories3M
     lists, pronouns     repeated lists, and the gender of a pronoun, by stories3M
-    contest             the name with the highest number, by a model of another kind (see contest.py); on test only
+    contest             the name with the highest number, by a model of another kind (see contest.py)
 
     lists       Tom saw a ball, a drum and a key. Then he took the ball, the drum and the         → key
     pronouns    Lily and Tom went to the park. Tom saw a big dog. Lily was happy because          → she, rather than he
 
-A prompt is used only if the model continues it as expected and its counterfactual has as many tokens. Every second
-wording of lists, pronouns and copied stories is of the dev split, and the others are of the test split.
+A prompt is used only if the model continues it as expected and its counterfactual has as many tokens.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import count, islice, product
 from typing import Any, NamedTuple
 
@@ -27,37 +26,25 @@ from benchmarks.outcomes import Outcomes
 from heta_lens._util.text import Span
 from heta_lens.data.datasets import occurrences
 from heta_lens.data.instance import Instance
-from heta_lens.data.recall import Draw, Split, instances
+from heta_lens.data.recall import Draw, instances
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
 
 GIRLS, BOYS, THINGS = KINDS["girl"], KINDS["boy"], KINDS["thing"]
 LISTS = (
-    "{name} saw {some}. Then {pronoun} took {all}",
     "{name} had a big box. In the box there was {some}. {name} took out {all}",
-    "One day, {name} went to the park and found {some}. {name} put {all}",
     "Once upon a time, {name} had {some}. {name} liked to play with {all}",
-    "Mom bought {some}. {name} was happy to see {all}",
     "On the table there was {some}. {name} looked at {all}",
-    "{name} wanted {some}. Dad gave {name} {all}",
     "There was {some} in the garden. {name} picked up {all}",
-    "{name} went to the shop and saw {some}. {name} wanted to buy {all}",
     "In the attic {name} found {some}. {name} showed mom {all}",
-    "{name} lost {some}. After a long time {name} found {all}",
     "{name} drew {some}. Then {pronoun} painted {all}",
 )
 PRONOUNS = (
-    "One day, {who} and {other} went to the park. {other} saw a big dog. {who} was very happy because",
     "{who} and {other} played with a ball. {other} kicked the ball far away. {who} was sad because",
-    "{other} had a red car. {who} had a blue kite. The wind was strong. {who} smiled because",
     "Once upon a time, {who} met {other} in the forest. {other} gave {who} a flower. {who} was glad that",
-    "{other} was hungry. {who} had a big cake. {who} gave some of it to {other}, and then",
     "{who} and {other} were friends. {other} was sick. {who} felt sad and said that",
-    "{other} hid behind a tree. {who} looked everywhere. At last {who} laughed because",
     "{who} found a shiny coin. {other} wanted it too. {who} ran home because",
-    "{other} fell down and cried. {who} wanted to help. {who} came back when",
     "{who} made a castle of sand. {other} stepped on it. {who} was angry because",
-    "{other} told a story. {who} listened. {who} went to bed when",
     "It was late. {other} was tired. {who} was not tired because",
 )
 
@@ -74,11 +61,11 @@ class Prompt(NamedTuple):
     evidence: tuple[Span, ...]
 
 
-def lists(split: Split, seed: int = 0) -> Iterator[Prompt]:
+def lists() -> Iterator[Prompt]:
     """Yield lists without end; in the counterfactual, the next item is another item."""
-    draw, wordings = Draw(f"lists {split} {seed}"), [*enumerate(LISTS)][split == "test" :: 2]
+    draw = Draw("lists test 0")
     for number in count():
-        which, wording = wordings[number % len(wordings)]
+        which, wording = number % len(LISTS), LISTS[number % len(LISTS)]
         size = 3 + draw.below(2)
         items, asked = draw.some(THINGS, size + 1), 1 + draw.below(size - 1)
         girl = draw.below(2)
@@ -94,15 +81,15 @@ def lists(split: Split, seed: int = 0) -> Iterator[Prompt]:
 
         changed = [*items[:asked], other, *items[asked + 1 :]]
         own, counterfactual = (text(some, items[:asked]) for some in (items, changed))
-        id, target, evidence = f"lists-{split}-{seed}-{number:05d}", items[asked], occurrences(items[asked], own)
+        id, target, evidence = f"lists-{number:05d}", items[asked], occurrences(items[asked], own)
         yield Prompt(id, template, own, counterfactual, f" {target}", None, tuple(evidence))
 
 
-def pronouns(split: Split, seed: int = 0) -> Iterator[Prompt]:
+def pronouns() -> Iterator[Prompt]:
     """Yield stories without end; in the counterfactual, both people have the other gender."""
-    draw, wordings = Draw(f"pronouns {split} {seed}"), [*enumerate(PRONOUNS)][split == "test" :: 2]
+    draw = Draw("pronouns test 0")
     for number in count():
-        which, wording = wordings[number % len(wordings)]
+        which, wording = number % len(PRONOUNS), PRONOUNS[number % len(PRONOUNS)]
         girl, boy, girl_too, boy_too = *draw.some(GIRLS, 1), *draw.some(BOYS, 1), draw.one(GIRLS), draw.one(BOYS)
         of_girl = draw.below(2) == 0
         who, other = (girl, boy) if of_girl else (boy, girl)
@@ -111,7 +98,7 @@ def pronouns(split: Split, seed: int = 0) -> Iterator[Prompt]:
         target, foil = (" she", " he") if of_girl else (" he", " she")
         template = f"pronouns {which}, {'she' if of_girl else 'he'}"
         evidence = tuple(occurrences(who, text))
-        yield Prompt(f"pronouns-{split}-{seed}-{number:05d}", template, text, counterfactual, target, foil, evidence)
+        yield Prompt(f"pronouns-{number:05d}", template, text, counterfactual, target, foil, evidence)
 
 
 load = {
@@ -122,7 +109,7 @@ load = {
 
 
 class Case(NamedTuple):
-    """A prompt of the study. ``other`` is the same target after the counterfactual."""
+    """A prompt with its prediction. ``other`` is the same target after the counterfactual."""
 
     family: str
     id: str
@@ -134,12 +121,12 @@ class Case(NamedTuple):
 
 class Family(NamedTuple):
     model: str
-    prompts: Callable[[Split], Iterator[Prompt]]
+    prompts: Callable[[], Iterator[Prompt]]
 
-    def cases(self, name: str, split: Split, size: int) -> Iterator[Case]:
+    def cases(self, name: str, size: int) -> Iterator[Case]:
         """Yield the first prompts that the model continues as expected."""
         model = load[self.model]()
-        ready = (case_of(model, name, prompt) for prompt in self.prompts(split))
+        ready = (case_of(model, name, prompt) for prompt in self.prompts())
         return islice((case for case in ready if case is not None), size)
 
 
@@ -173,17 +160,17 @@ def of_instances(some: Iterator[Instance]) -> Iterator[Prompt]:
         yield Prompt(one.id, one.template, one.text, one.counterfactual.text, one.answer, None, tuple(one.support))
 
 
-def recall(hops: int, split: Split) -> Iterator[Prompt]:
+def recall(hops: int) -> Iterator[Prompt]:
     """Yield stories with three to six facts in turn, in many wordings."""
     how: dict[str, Any] = {"rivals": 1, "hops": hops, "wordings": "more"}
-    streams = [of_instances(instances(split, seed=facts, facts=facts, **how)) for facts in (3, 4, 5, 6)]
+    streams = [of_instances(instances("test", seed=facts, facts=facts, **how)) for facts in (3, 4, 5, 6)]
     return (prompt for some in zip(*streams, strict=True) for prompt in some)
 
 
-def copied(split: Split) -> Iterator[Prompt]:
-    """Every second template is of the dev split."""
+def copied() -> Iterator[Prompt]:
+    """Every second template had a part in the choice of a setting, and is left out."""
     first, more = copied_words.prompts(), copied_words.prompts(more=True)
-    templates = sorted({prompt["template"] for prompt in first})[split == "test" :: 2]
+    templates = sorted({prompt["template"] for prompt in first})[1::2]
     for prompt in [*sorted(first, key=copied_words.turn), *sorted(more, key=copied_words.turn)]:
         if prompt["template"] in templates:
             text, target = prompt["text"], prompt["target"]
@@ -195,17 +182,16 @@ def copied(split: Split) -> Iterator[Prompt]:
 
 
 FAMILIES: dict[str, Family] = {
-    "recall": Family("demo", lambda split: recall(1, split)),
-    "two hops": Family("demo", lambda split: recall(2, split)),
+    "recall": Family("demo", partial(recall, 1)),
+    "two hops": Family("demo", partial(recall, 2)),
     "copied": Family("stories3M", copied),
     "lists": Family("stories3M", lists),
     "pronouns": Family("stories3M", pronouns),
-    "contest": Family("contest", lambda split: of_instances(contest.instances(split))),
+    "contest": Family("contest", lambda: of_instances(contest.instances("test"))),
 }
-DEV = [name for name in FAMILIES if name != "contest"]
 
 
-def measure_family(outcomes: Outcomes, family: str, split: Split, size: int, outcome: Callable[[Case], Any]) -> None:
+def measure_family(outcomes: Outcomes, family: str, size: int, outcome: Callable[[Case], Any]) -> None:
     """Measure the first prompts of a family that have no outcome yet."""
-    cases = {case.id: case for case in FAMILIES[family].cases(family, split, size)}
+    cases = {case.id: case for case in FAMILIES[family].cases(family, size)}
     outcomes.measure(product(cases), lambda id: outcome(cases[id]))

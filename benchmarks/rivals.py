@@ -59,7 +59,7 @@ def run(*families: str) -> None:
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
     for family in families or FAMILIES:
-        cases = {case.id: case for case in FAMILIES[family].cases(family, "test", SIZES[family])}
+        cases = {case.id: case for case in FAMILIES[family].cases(family, SIZES[family])}
         for group, (labels, budget) in GROUPS.items():
             measure(outcomes_of(family, group), cases, labels, budget)
 

@@ -1,4 +1,4 @@
-"""The cost of scores and of cheaper ways, beside a naive implementation of the paper's formulas (`reference`).
+"""The cost of scores, beside a naive implementation of the paper's formulas (`reference`).
 
 Long contexts would take hours, so a part of the work is measured and stands for the rest. The naive implementation
 costs the same for every token. The exact path costs a start for each group of neighbours and then as much for each
@@ -7,11 +7,10 @@ token of the group; both costs are interpolated over the number of positions tha
 
 import gc
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,21 +20,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.models import MODELS, SEED, available, counted_flops, predicted, prompt, shared_top
+from benchmarks.models import MODELS, SEED, available, counted_flops, predicted, prompt
 from benchmarks.pages import Table, number
 from benchmarks.reference import block_curvature, gradient_graph, naive_information
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.python import versions
 from heta_lens._util.work import Allocations
-from heta_lens.diagnostics import agreement
-from heta_lens.methods.heta.curvature import AT_ONCE, OVERSAMPLING, Curvature, Probed, Task
+from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, Probed, Task
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.probes import grouped_products
-from heta_lens.methods.heta.windows import Window, spans_over, windows_of
+from heta_lens.methods.heta.windows import Window, windows_of
 from heta_lens.model.batching import MASKED, Batches, per_product
 from heta_lens.prediction.masking import masked_effects
 
-LENGTHS = [32, 128, 512, 2048]
+LENGTHS = [32, 128, 512]
 SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the shortest context alone
 
 
@@ -48,16 +46,12 @@ class Plan(NamedTuple):
     probes: int
     naive: int | None
     groups: int | None
-    batch: int | Literal["auto"] = "auto"
-
-
-PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4), 2048: Plan(10, 1, 3)}
 
 
 def plan_of(n: int, parameters: int) -> Plan:
-    if parameters < SMALL and n <= LENGTHS[0]:
-        return Plan(10, None, None)
-    return PLANS[max(length for length in PLANS if length <= n)]
+    if n > LENGTHS[0]:
+        return Plan(10, 2, 4)
+    return Plan(10, None, None) if parameters < SMALL else Plan(10, 4, 6)
 
 
 class Case(NamedTuple):
@@ -105,7 +99,7 @@ def grouped(piece: Window, start_cost: float, plan: Plan) -> tuple[list[list[int
 
 
 def at_once(case: Case, piece: Window, products: bool = False) -> Batches:
-    return case.prediction.prompt.batches(case.plan.batch, len(piece.states), products=products)
+    return case.prediction.prompt.batches("auto", len(piece.states), products=products)
 
 
 def reach(piece: Window, group: Sequence[int]) -> int:
@@ -141,16 +135,16 @@ def naive_i(case: Case, read: Read) -> Measured:
     return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, divergences, strict=True)))
 
 
-def grouped_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
+def grouped_s(case: Case, read: Read) -> Measured:
     """Measure S with the default options; a single probe stands for the others of a long context."""
-    piece, shared = piece or case.whole, heta_lens.Heta().groups
+    piece, shared = case.whole, heta_lens.Heta().groups
     assert shared is not None
     if len(piece.scored) <= shared:
-        return one_by_one_s(case, read, piece)
+        return one_by_one_s(case, read)
     batches, whole = at_once(case, piece, products=True), case.plan.groups is None
     probes = case.plan.probes if whole else 1
     wanted, begun = dict.fromkeys(piece.scored, range(probes)), read()
-    operator = hessian(piece.rerun(piece.scored.start - piece.span.start), batches)
+    operator = hessian(piece.rerun(), batches)
     built = read()
     products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
     each = (read() - built) / (shared * probes + 1)
@@ -166,9 +160,9 @@ def probing(probes: int, **options: Any) -> Probed:
     return estimator
 
 
-def one_by_one_s(case: Case, read: Read, piece: Window | None = None) -> Measured:
+def one_by_one_s(case: Case, read: Read) -> Measured:
     """Measure S of a few tokens of some groups, with ``groups=None``."""
-    piece = piece or case.whole
+    piece = case.whole
     batches = at_once(case, piece, products=True)
     measured: dict[int, tuple[float, float]] = {}
     curvatures: dict[int, float] = {}
@@ -204,9 +198,9 @@ def row_s(case: Case, read: Read) -> Measured:
 
 
 @torch.no_grad()
-def exact_i(case: Case, read: Read, piece: Window | None = None) -> Measured:
+def exact_i(case: Case, read: Read) -> Measured:
     """Measure I of some groups, for as many tokens of each as run at once."""
-    piece = piece or case.whole
+    piece = case.whole
     prediction, batches = piece.prediction, at_once(case, piece)
     measured: dict[int, tuple[float, float]] = {}
     divergences: dict[int, float] = {}
@@ -214,9 +208,7 @@ def exact_i(case: Case, read: Read, piece: Window | None = None) -> Measured:
     for group in chosen:
         some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
         begun = read()
-        where: dict[str, Any] = {"start": piece.start, "stop": piece.stop}
-        where["positions"] = [piece.start + place for place in some]
-        moved = masked_effects([prediction], "zero", DIVERGENCES["orig_masked"], batches=batches, **where)
+        moved = masked_effects([prediction], "zero", DIVERGENCES["orig_masked"], batches=batches, positions=some)
         measured[reach(piece, group)] = 0.0, (read() - begun) / len(some)
         divergences |= zip(some, moved.divergence[0].tolist(), strict=True)
     return Measured(extrapolated(measured, piece, groups), divergences)
@@ -280,14 +272,10 @@ class Cost(NamedTuple):
         return median(seconds for _, seconds in self.seconds)
 
 
-def costs(case: Case, repeats: int, *, long: bool = False) -> dict[str, Cost]:
-    """Return costs; a first round warms up, counts FLOPs and watches memory, then timed rounds take turns.
-
-    A ``long`` context is measured with the default options only.
-    """
-    curvatures = {"curvature": grouped_s} | ({} if long else {ALONE: one_by_one_s, ROW: row_s})
-    informations = {"information": exact_i}
-    return compared(case, naive_s, curvatures, repeats) | compared(case, naive_i, informations, repeats)
+def costs(case: Case, repeats: int) -> dict[str, Cost]:
+    """Return costs; a first round warms up, counts FLOPs and watches memory, then timed rounds take turns."""
+    curvatures = {"curvature": grouped_s, ALONE: one_by_one_s, ROW: row_s}
+    return compared(case, naive_s, curvatures, repeats) | compared(case, naive_i, {"information": exact_i}, repeats)
 
 
 def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
@@ -370,108 +358,10 @@ def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
     return [str(n), str(probes), f"{number(naive)} s", *said]
 
 
-FLOP_COLUMNS = ["N", "HVPs", "masked runs", "curvature, GFLOP", "information, GFLOP", "whole, GFLOP", "whole / N"]
-
-
-def flop_row(case: Case, parts: dict[str, Cost]) -> list[str]:
-    """Return the cost of the whole score, also per token of context."""
-    work, n = heta_lens.Heta(probes=case.plan.probes).work(case.prediction), case.ids.shape[1]
-    flops = [parts[part].flops[1] / 1e9 for part in PARTS]
-    return [str(n), str(work.hvps), str(work.forwards), *map(number, (*flops, sum(flops), sum(flops) / n))]
-
-
-RANK = 64
-BY_ITSELF = {"groups": None}
-WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for a quarter of the context
-    "default": {},
-    "groups=8": {"groups": 8},
-    "groups=32": {"groups": 32},
-    'support="row"': {"support": "row"},
-    "tolerance=0.05": {"tolerance": 0.05},
-    "tolerance=0.05, prune=0.001": {"tolerance": 0.05, "prune": 1e-3},
-    'variant="lr"': {"variant": "lr", "rank": RANK},
-    'variant="ls", half the layers': {"variant": "ls", "layers": 0},
-    'variant="gs"': {"variant": "gs"},
-    'variant="gn"': {"variant": "gn"},
-    'variant="win", window N/4': {"variant": "win", "window": 0},
-}
-WAY_COLUMNS = ["N", "way", "s", "naive / this", "each token alone / this", "HVPs", "ρ", "L1", "top ten in common"]
-
-
-def way_rows(case: Case, naive: float) -> Iterator[list[str]]:
-    """Yield whole scores, each found once; ``naive`` is the seconds of the naive implementation."""
-    n, drawn = case.ids.shape[1], {"probes": case.plan.probes}
-    exact, whole = explained(case, drawn | BY_ITSELF)
-    for way, options in {"groups=None": BY_ITSELF, **WAYS}.items():
-        sizes = {"layers": case.prediction.adapter.layers // 2, "window": n // 4}
-        filled = {name: sizes[name] if name in sizes and not value else value for name, value in options.items()}
-        probes = {} if filled.get("variant") == "gs" else drawn
-        attribution, seconds = (exact, whole) if options is BY_ITSELF else explained(case, probes | filled)
-        agreed = agreement(attribution.scores, exact.scores)
-        yield [
-            str(n),
-            way,
-            number(seconds),
-            number(naive / seconds),
-            number(whole / seconds),
-            str(attribution.diagnostics["hvps"]),
-            f"{agreed['rank_correlation']:.3f}",
-            f"{agreed['l1']:.3f}",
-            f"{shared_top(attribution.scores, exact.scores)} of {min(10, n)}",
-        ]
-
-
-def explained(case: Case, options: dict[str, Any]) -> tuple[heta_lens.Attribution, float]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        begun = time.perf_counter()
-        attribution = heta_lens.Heta(progress=False, **options)(case.prediction)
-        return attribution, time.perf_counter() - begun
-
-
-LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
-
-
-def long_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
-    """Yield long contexts: the middle window stands for all windows, and a few products for a low rank."""
-    n = case.ids.shape[1]
-    full = tuple(part_costs[part].ours for part in PARTS)
-    ways = {"full": full}
-    with case.prediction.running():
-        for size in (512, 128):
-            placed = windows_of(case.prediction, spans_over(n, size, 0.5))
-            middle = placed[len(placed) // 2]
-            times = n / len(middle.scored)
-            part = (one(case, time.perf_counter, middle).total * times for one in (grouped_s, exact_i))
-            ways[f"win, frozen windows of {size}"] = tuple(part)
-        ways[f"lr, rank {RANK}"] = low_rank_seconds(case), full[1]
-    for way, seconds in ways.items():
-        yield [str(n), way, *(f"~{number(part)}" for part in seconds), f"~{number(sum(full) / sum(seconds))}"]
-
-
-def low_rank_seconds(case: Case) -> float:
-    piece = case.whole
-    batches, states = at_once(case, piece, products=True), piece.states
-    begun = time.perf_counter()
-    operator = hessian(piece.rerun(), batches)
-    built = time.perf_counter()
-    copies = batches.of(len(states))
-    operator.matmat(torch.ones(copies, *states.shape))
-    each = (time.perf_counter() - built) / copies
-    return built - begun + each * (2 * (RANK + OVERSAMPLING) + case.plan.probes)
-
-
 # -------------------------------------------------------------------------------------------------------------- tables
 REPEATS = 2
-LONG, LONG_OF = 2048, {"gpt2-like"}  # contexts that are timed once, and whose
-WAITED, SHOWN = "gpt2-like", (32, 128, 512)
+WAITED = "gpt2-like"
 WAIT_TITLE = "What you wait for"
-TITLES = {
-    "costs": ("the naive implementation and ours", COSTS),
-    "flops": ("FLOPs by context length", FLOP_COLUMNS),
-    "ways": ("cheaper ways, whole scores", WAY_COLUMNS),
-    "long": ("a long context", LONG_COLUMNS),
-}
 
 
 def run(*models: str) -> None:
@@ -482,23 +372,15 @@ def run(*models: str) -> None:
 def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, str]]:
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
-    rows: dict[str, list[list[str]]] = {"costs": [], "flops": [], "ways": [], "long": [], "waits": []}
-    for n in track([n for n in lengths if n <= model.cfg.n_ctx and (n < LONG or name in LONG_OF)], name):
+    rows, waits = list[list[str]](), list[list[str]]()
+    for n in track([n for n in lengths if n <= model.cfg.n_ctx], name):
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters))
-        part_costs = costs(case, 1, long=True) if n >= LONG else costs(case, REPEATS)
-        rows["costs"] += cost_rows(case, part_costs)
-        rows["flops"].append(flop_row(case, part_costs))
-        if name == WAITED and n in SHOWN:
-            rows["waits"].append(wait_row(n, case.plan.probes, part_costs))
-        if n <= (128 if parameters < SMALL else 32):
-            rows["ways"] += way_rows(case, sum(part_costs[part].naive for part in PARTS))
-        if n >= LONG:
-            rows["long"] += long_rows(case, part_costs)
+        part_costs = costs(case, REPEATS)
+        rows += cost_rows(case, part_costs)
+        waits.append(wait_row(n, case.plan.probes, part_costs))
     used = ", ".join(map(" ".join, versions().items()))
     note = f"{torch.get_num_threads()} threads, float32 on the CPU; {used}."
-    for key, (title, columns) in TITLES.items():
-        if rows[key]:
-            yield Table(f"{name}: {title}", columns, rows[key], note=note)
-    if rows["waits"]:
-        waits = Table("", WAIT_COLUMNS, rows["waits"]).text
-        yield WAIT_TITLE, f"<!-- --8<-- [start:wait] -->\n\n{waits}\n\n<!-- --8<-- [end:wait] -->"  # docs/ includes it
+    yield Table(f"{name}: the naive implementation and ours", COSTS, rows, note=note)
+    if name == WAITED:
+        text = Table("", WAIT_COLUMNS, waits).text
+        yield WAIT_TITLE, f"<!-- --8<-- [start:wait] -->\n\n{text}\n\n<!-- --8<-- [end:wait] -->"  # docs/ includes it

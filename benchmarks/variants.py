@@ -1,29 +1,26 @@
 """Approximations of HETA: their distance from the full method, their cost, and their diagnostics of the error.
 
-A second table asks if a tolerance is kept: the share of scores within the tolerance of their value by many more
-probes, and the products saved. The prompts are stories of copied_words, three in a row, cut to the same length.
+The prompts are stories of copied_words, three in a row, cut to the same length.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 
 import heta_lens
 from benchmarks import pages
 from benchmarks.copied_words import prompts
 from benchmarks.models import load_stories3m, predicted, shared_top
 from benchmarks.outcomes import Outcomes
-from benchmarks.pages import Table, average, intervals_over, proportion
+from benchmarks.pages import Table, average, intervals_over
 from heta_lens.diagnostics import agreement
 
-PROMPTS, JUDGED, LENGTH = 8, 3, 96  # on JUDGED of them a tolerance is checked
+PROMPTS, LENGTH = 8, 96
 PROBES, WINDOW = 10, 32
-TOLERANCE, PRUNE, MANY = 0.05, 1e-3, 200
 
 Foreseen = Callable[[dict[str, Any]], tuple[str, float]]
 
@@ -49,8 +46,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], Foreseen | None]] = {
     "full, each token alone": ({"groups": None}, None),
     "full, each token alone, other probes": ({"groups": None, "seed": 1}, chance),
     "full, support=row": ({"support": "row"}, None),
-    "full, tolerance .05": ({"tolerance": TOLERANCE}, None),
-    "full, tolerance .05, prune .001": ({"tolerance": TOLERANCE, "prune": PRUNE}, None),
+    "full, tolerance .05": ({"tolerance": 0.05}, None),
+    "full, tolerance .05, prune .001": ({"tolerance": 0.05, "prune": 1e-3}, None),
     "lr, rank 8": ({"variant": "lr", "rank": 8}, low_rank_tail),
     "lr, rank 64": ({"variant": "lr", "rank": 64}, low_rank_tail),
     "lr, rank 256": ({"variant": "lr", "rank": 256}, low_rank_tail),
@@ -72,42 +69,29 @@ VARIANTS: dict[str, tuple[dict[str, Any], Foreseen | None]] = {
 
 def run() -> None:
     model, contexts = load_stories3m(), texts()
-    for name, found, count in (("variants", compared, PROMPTS), ("variants_tolerance", kept, JUDGED)):
-        outcomes = Outcomes(name)
-        done = {key[0] for key in outcomes.read()}
-        for at in track([at for at in range(count) if at not in done], name, console=Console(stderr=True)):
-            outcomes.add({(at, *key): one for key, one in found(model, contexts[at])})
+    Outcomes("variants").measure(product(range(PROMPTS)), lambda at: compared(model, contexts[at]))
 
 
 def write() -> None:
-    pages.write("variants", [variants(), tolerances()])
+    outcomes, missing = Outcomes("variants").of(product(range(PROMPTS)))
+    prompts = [at for (at,) in outcomes]
+    rows = [
+        row(name, [one[name] for one in outcomes.values()], prompts)
+        for name in (["full", *VARIANTS] if prompts else [])
+    ]
+    pages.write("variants", [Table("Every variant", COLUMNS, rows, missing, intervals_over([prompts], "prompts"))])
 
 
-def variants() -> Table:
-    names = ["full", *VARIANTS]
-    outcomes, missing = Outcomes("variants").of([(at, name) for name in names for at in range(PROMPTS)])
-    of = {name: {at: one for (at, variant), one in outcomes.items() if variant == name} for name in names}
-    rows = [row(name, [*some.values()], [*some]) for name, some in of.items() if some]
-    return Table("Every variant", COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
-
-
-def tolerances() -> Table:
-    outcomes, missing = Outcomes("variants_tolerance").of([(at, *way) for at in range(JUDGED) for way in WAYS])
-    of = {way: {key[0]: one for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
-    rows = [kept_row(*way, some) for way, some in of.items() if some]
-    title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes of each alone"
-    return Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
-
-
-def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[str], Sequence[Any]]]:
-    """Yield every variant on one prompt, in the order of the columns, beside the full method."""
+def compared(model: Any, ids: torch.Tensor) -> dict[str, Sequence[Any]]:
+    """Return every variant on one prompt, in the order of the columns, beside the full method."""
     prediction = predicted(model, ids)
     full = explain(prediction, {})
-    yield ("full",), seen_as(full, full, None)
+    found = {"full": seen_as(full, full, None)}
     for variant, (options, foreseen) in VARIANTS.items():
         sizes = {"layers": prediction.adapter.layers // 2, "window": len(prediction) // 4}
         own = {name: size for name, size in sizes.items() if options.get(name) == 0}
-        yield (variant,), seen_as(explain(prediction, options | own), full, foreseen)
+        found[variant] = seen_as(explain(prediction, options | own), full, foreseen)
+    return found
 
 
 def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_lens.Attribution:
@@ -126,36 +110,6 @@ def seen_as(
     ranks, top = scores["rank_correlation"], shared_top(attribution.scores, full.scores)
     predicted = foreseen(facts) if foreseen else None
     return ranks, curvature["rank_correlation"], scores["l1"], top, facts["hvps"], facts["forwards"], predicted
-
-
-WAYS = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
-KEPT_COLUMNS = ["probes at most", "prune", "within the tolerance", "sure by their own account", "HVPs", "of full's"]
-
-
-def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], tuple[list[int], int, int]]]:
-    """Yield which tokens are within each tolerance, how many are sure, and the HVPs.
-
-    The tokens of one prompt are compared with the mean of many other probes.
-    """
-    prediction = predicted(model, ids)
-    truth = explain(prediction, {"groups": None, "probes": MANY, "seed": 1}).scores
-    for most, prune in WAYS:
-        attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
-        near = (attribution.scores - truth).abs() <= TOLERANCE * truth.max()
-        unsure, hvps = (attribution.diagnostics[name] for name in ("unsure", "hvps"))
-        yield (most, prune), (near.int().tolist(), len(attribution) - unsure, hvps)
-
-
-def kept_row(most: int, prune: float, outcomes: Mapping[int, tuple[list[int], int, int]]) -> list[str]:
-    """Return the row of a tolerance, with intervals over prompts, because tokens of a prompt are dependent."""
-    nears, *counts = zip(*outcomes.values(), strict=True)
-    near = [hit for hits in nears for hit in hits]
-    prompts = [at for at, hits in zip(outcomes, nears, strict=True) for _ in hits]
-    sure, hvps = map(sum, counts)
-    shared = heta_lens.Heta().groups
-    assert shared is not None and shared < LENGTH, "a context of so many tokens takes as many products as any other"
-    costs = f"{hvps / len(outcomes):.0f}", f"{hvps / len(outcomes) / (shared * PROBES + 1):.2f}"
-    return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
 
 
 COLUMNS = ["variant", "ρ", "ρ of S", "L1", "top ten", "HVPs", "forwards", "predicted"]

@@ -1,16 +1,11 @@
-"""The command as a process: it prints to any terminal, and an interrupt ends it without a traceback."""
+"""The command as a process: an interrupt ends it without a traceback."""
 
-import importlib
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-from heta_lens.__main__ import _interrupt
 
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
 
@@ -34,27 +29,3 @@ def test_an_interrupt_ends_it_without_a_traceback(seconds: float) -> None:
             run.kill()
     assert "Traceback" not in errors
     assert run.returncode == 130
-
-
-def test_an_interrupt_ends_an_import_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(os, "_exit", lambda code: ended.append(code))
-    monkeypatch.syspath_prepend(tmp_path)
-    ended: list[int] = []
-    (tmp_path / "imported_and_interrupted.py").write_text(
-        "import sys\nfrom heta_lens.__main__ import _interrupt\ntry:\n    _interrupt(2, sys._getframe())\n"
-        "except KeyboardInterrupt:\n    pass\n"
-    )
-    importlib.import_module("imported_and_interrupted")
-    assert ended[:1] == [130]
-    before = [*ended]
-    with pytest.raises(KeyboardInterrupt):
-        _interrupt(2, None)
-    assert ended == before, "elsewhere Python's own exception is raised"
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_terminal_that_does_not_know_its_width_is_printed_to() -> None:
-    command = [sys.executable, "-m", "heta_lens", "attribute", TEXT, "-m", "random"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "0"})
-    assert "position" in run.stdout

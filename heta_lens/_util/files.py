@@ -1,22 +1,16 @@
-"""Strict readers of files from elsewhere, and writers that never lose the previous content of a file.
-
-An unreadable file is refused in one sentence with the place of the fault.
-"""
+"""Readers that name the place of a fault, and writers that never lose the previous content of a file."""
 
 import json
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
 from errno import EACCES
-from math import isinf
 from os import PathLike
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, NoReturn
+from typing import Any
 
-HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 _short = Repr()
@@ -31,16 +25,9 @@ def brief(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ reading
 def regular_file(path: str | PathLike[str], missing: str = "") -> Path:
-    """Return the path of a regular file; refuse pipes and devices, which could keep a reader waiting.
-
-    ``missing`` is the message if nothing is at the path.
-    """
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(missing or f"there is no file {path}") from None
-    if not stat.S_ISREG(mode):
-        raise OSError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or device'}: give a regular file")
+    """Return the path of a file, not of a folder or a pipe; ``missing`` is the message without such a file."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(missing or f"there is no file {path}")
     return Path(path)
 
 
@@ -51,64 +38,19 @@ def read_text(path: str | PathLike[str], missing: str = "") -> str:
 
 def decoded(raw: bytes, path: str) -> str:
     """Decode UTF-8; refuse other encodings with the likely encoding and the line of the fault."""
-    text = ""
     try:
-        text, at = raw.decode("utf-8-sig"), raw.find(b"\0")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        at = error.start
-    if at >= 0:
-        line, likely = raw.count(b"\n", 0, at) + 1, "UTF-16" if b"\0" in raw else "Latin-1"
-        way_out = f"convert it, as by iconv -f {likely.upper()} -t UTF-8"
-        raise ValueError(f"{path}, line {line}, is not UTF-8 (byte 0x{raw[at]:02x}), perhaps {likely}: {way_out}")
-    return text
-
-
-def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines that are not blank, with numbers from 1; `splitlines` would also break inside a text."""
-    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON; refuse values with which later code would fail, such as NaN, which Python reads and writes."""
-    try:
-        value = json.loads(
-            text, object_pairs_hook=_distinct, parse_int=_whole, parse_float=_finite, parse_constant=_not_finite
-        )
-        if HALF_PAIR.search(text) and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
-            raise ValueError("it has half of a surrogate pair, which is not a character")
-    except RecursionError:
-        raise ValueError("it nests too many levels deep") from None
-    return value
+        line, likely = raw.count(b"\n", 0, error.start) + 1, "UTF-16" if b"\0" in raw else "Latin-1"
+        raise ValueError(
+            f"{path}, line {line}, is not UTF-8, perhaps {likely}: convert it, as by iconv -f {likely.upper()} -t UTF-8"
+        ) from None
 
 
 def invalid_json(place: str, error: json.JSONDecodeError, line: int = 1) -> ValueError:
     """Return the error of text that begins at a line of a place."""
     where = f"{place}, line {line + error.lineno - 1}"
     return ValueError(f"{where}, is not valid JSON: {error.msg} at character {error.colno}")
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise ValueError(f"the key {brief(name)} is there twice")
-        members[name] = value
-    return members
-
-
-def _finite(digits: str) -> float:
-    if isinf(float(digits)):
-        raise ValueError(f"the number {brief(digits)[1:-1]} is too large")
-    return float(digits)
-
-
-def _whole(digits: str) -> int:
-    _finite(digits)  # which later code may make of it
-    return int(digits)
-
-
-def _not_finite(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
 
 
 def check_utf8(name: str, text: str) -> None:

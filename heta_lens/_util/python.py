@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
-from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -13,11 +12,6 @@ from typing import Any, TypeVar
 
 def versions() -> dict[str, str]:
     """Return the versions of heta_lens, transformer_lens and torch, on which numbers depend."""
-    return {**_versions()}
-
-
-@cache
-def _versions() -> dict[str, str]:  # cached, because every attribution asks and a read takes milliseconds
     found: dict[str, str] = {}
     for name in ("heta_lens", "transformer_lens", "torch"):
         try:

@@ -3,10 +3,8 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from io import BufferedIOBase, BytesIO
 from math import isfinite
 from os import PathLike
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -16,11 +14,8 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as safetensors
 from torch import Tensor
 
-from heta_lens._util.files import brief, check_no_view, check_utf8, parse_json, regular_file, write_atomically
-from heta_lens._util.options import check_field_names, check_types
-
-LONGEST_HEADER = 10**8  # bytes, the limit of safetensors
-TENSOR, TUPLE, PAIRS, SET, NUMBER = "$tensor", "$tuple", "$pairs", "$set", "$number"
+from heta_lens._util.files import brief, check_no_view, regular_file, write_atomically
+from heta_lens._util.options import check_types
 
 
 class OtherKind(ValueError):
@@ -33,22 +28,19 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         case Tensor():
             name = f"{len(tensors)}{path}"
             tensors[name] = value.detach().cpu().clone().contiguous()
-            return {TENSOR: name}
+            return {"$tensor": name}
         case Mapping():
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
                 return {key: pack(item, tensors, f"{path}.{key}") for key, item in value.items()}
-            return {PAIRS: [[key, pack(item, tensors, f"{path}.{key}")] for key, item in value.items()]}
+            return {"$pairs": [[key, pack(item, tensors, f"{path}.{key}")] for key, item in value.items()]}
         case tuple() | list():
             items = [pack(item, tensors, f"{path}.{index}") for index, item in enumerate(value)]
-            return {TUPLE: items} if isinstance(value, tuple) else items
+            return {"$tuple": items} if isinstance(value, tuple) else items
         case frozenset():
-            return {SET: sorted(value)}
+            return {"$set": sorted(value)}
         case float() if not isfinite(value):
-            return {NUMBER: str(value)}  # JSON has no NaN and no infinity
-        case str():
-            check_utf8(path.removeprefix(".") or "the text", value)
-            return value
-        case None | int() | float():
+            return {"$number": str(value)}  # JSON has no NaN and no infinity
+        case None | str() | int() | float():
             return value
         case np.generic():
             return pack(value.item(), tensors, path)
@@ -57,22 +49,22 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
 
 def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return the value of JSON from `pack`."""
-    if isinstance(value, list):
-        return [unpack(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
     match value:
-        case {"$tensor": name} if len(value) == 1:
+        case list():
+            return [unpack(item, tensors) for item in value]
+        case {"$tensor": name}:
             return tensors[name]
-        case {"$pairs": pairs} if len(value) == 1:
+        case {"$pairs": pairs}:
             return {key: unpack(item, tensors) for key, item in pairs}
-        case {"$tuple": items} if len(value) == 1:
+        case {"$tuple": items}:
             return tuple(unpack(item, tensors) for item in items)
-        case {"$set": members} if len(value) == 1:
+        case {"$set": members}:
             return frozenset(members)
-        case {"$number": number} if len(value) == 1:
+        case {"$number": number}:
             return float(number)
-    return {key: unpack(item, tensors) for key, item in value.items()}
+        case dict():
+            return {key: unpack(item, tensors) for key, item in value.items()}
+    return value
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -86,32 +78,23 @@ def to_bytes(kind: str, version: int, value: Mapping[str, Any]) -> bytes:
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write a value to a safetensors file of a kind and version."""
     check_no_view(path, "its plot().save")
-    raw = to_bytes(kind, version, value)
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
-    write_atomically(path, raw)
-
-
-def of_bytes(raw: bytes, place: str, kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
-    """Return the result of ``make`` for the value in the bytes of a file; ``place`` names the bytes in errors."""
-    return _read(BytesIO(raw), place, kind, version, make)
+    write_atomically(path, to_bytes(kind, version, value))
 
 
 def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
-    """Return the result of ``make`` for the value that `save` wrote.
+    """Return the result of ``make`` for the value that `save` wrote, as `of_bytes` does."""
+    return of_bytes(regular_file(path).read_bytes(), str(path), kind, version, make)
+
+
+def of_bytes(raw: bytes, place: str, kind: str, version: int, make: Callable[[Any], Any] = dict) -> Any:
+    """Return the result of ``make`` for the value in the bytes of a file; ``place`` names the bytes in errors.
 
     Raises:
-        OtherKind: The file is a safetensors file of another kind; the tensors of the file are not read.
-        ValueError: The file is damaged, no safetensors file, of another version, or ``make`` refuses the value.
+        OtherKind: The bytes are a safetensors file of another kind.
+        ValueError: The bytes are damaged, no safetensors file, of another version, or ``make`` refuses the value.
     """
-    with regular_file(path).open("rb") as file:
-        return _read(file, str(path), kind, version, make)
-
-
-def _read(file: BufferedIOBase, place: str, kind: str, version: int, make: Callable[[Any], Any]) -> Any:
     try:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(min(length, LONGEST_HEADER))).get("__metadata__") or {}
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__") or {}
         own_kind, own_version = header.get("format"), header.get("version")
     except Exception as error:
         raise ValueError(f"{place} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
@@ -123,8 +106,7 @@ def _read(file: BufferedIOBase, place: str, kind: str, version: int, make: Calla
             f"version {version}: install the heta_lens that wrote the file"
         )
     try:
-        file.seek(0)
-        return make(unpack(parse_json(header["value"]), tensors_of(file.read())))
+        return make(unpack(json.loads(header["value"]), tensors_of(raw)))
     except Exception as error:  # every library below has exceptions for damaged input
         raise ValueError(f"{place} is a damaged {kind} file: {reason(error)}") from None
 
@@ -135,11 +117,10 @@ def reason(error: Exception) -> str:
 
 
 def check_record(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise for the first field that a dataclass lacks, does not have or annotates with another type.
+    """Raise for the first field that a dataclass annotates with another type; dataclasses among them are checked too.
 
-    Dataclasses among the values are checked too. Dimensions of one name must have the same size in all tensors.
+    Dimensions of one name must have the same size in all tensors.
     """
-    check_field_names(kind, values)
     with jaxtyped("context"):
         _check_types(kind, values)
 

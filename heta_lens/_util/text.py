@@ -5,7 +5,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from decimal import Decimal
 from itertools import islice, pairwise
 from math import exp, isfinite
 from typing import Any, NamedTuple
@@ -16,10 +15,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
+from heta_lens._util.files import brief
+
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
-# Marks that reorder text, and format characters out of place: invisible signs of other programs, and tags.
-STEERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070), 0xFEFF))}
-STEERING |= {*map(chr, (*range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
 SPACES = re.compile(" {2,}")
 # Characters without ink that are no spaces: fillers, a blank pattern of Braille, and shapers of the character before.
 BLANK = re.compile("[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -29,8 +27,7 @@ SYMBOLS = {chr(code): chr(0x2400 + code) for code in range(32)} | {"\n": "⏎", 
 def legible(text: str, keep: str = "") -> str:
     """Make characters visible that would steer a terminal or reorder text: ␛ for an escape, ⏎ for a line end.
 
-    Control characters except the tab, directional marks, overrides and isolates, and unassigned code points are
-    replaced, unless listed in ``keep``. Characters that join or shape letters or emoji stay.
+    Control characters, format characters and unassigned code points are replaced, except tabs, joiners and ``keep``.
     """
     return "".join(character if character in keep else _safe(character) for character in text)
 
@@ -64,9 +61,7 @@ def code_point(character: str) -> str:
 
 
 def _safe(character: str) -> str:
-    if character == "\t" or character.isprintable():
-        return character
-    if unicodedata.category(character) in ("Zs", "Cf") and character not in STEERING:
+    if character.isprintable() or character in f"\t{JOINERS}" or unicodedata.category(character) == "Zs":
         return character
     return SYMBOLS.get(character) or character.encode("unicode_escape").decode()
 
@@ -78,31 +73,17 @@ def _blank(character: str) -> bool:
 
 # --------------------------------------------------------------------------------------------- short forms of values
 def probability(log_prob: float) -> str:
-    """Write ``p = 0.25``, ``p = 3.1e-12`` or ``p > 0.9999``; ``p = 1`` and ``p = 0`` for exact values only."""
+    """Write ``p = 0.25``, ``p = 3.1e-12`` or ``p > 0.9999``; ``p = 1`` for exact values only."""
     p = exp(min(log_prob, 0.0))
     if p >= 0.9995 and log_prob < 0:
         return "p > 0.9999" if p > 0.9999 else f"p = {p:.4f}"
-    return f"p = {p:.3g}" if p > 1e-300 else f"p = {Decimal(log_prob).exp():.3g}"  # too small for a float
-
-
-LONGEST = 60  # characters of a field
+    return f"p = {p:.3g}"
 
 
 def short_repr(record: Any) -> str:
-    """Return a short ``repr`` of a dataclass: tensors and models by kind and size, long values cut short."""
-    shown = (f"{field.name}={_short(getattr(record, field.name))}" for field in fields(record) if field.repr)
+    """Return the ``repr`` of a dataclass, with long values cut short."""
+    shown = (f"{field.name}={brief(getattr(record, field.name))}" for field in fields(record) if field.repr)
     return f"{type(record).__name__}({', '.join(shown)})"
-
-
-def _short(value: Any) -> str:
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if not isinstance(value, bool | int | float | str | tuple | type(None)):
-        return f"<{type(value).__name__}>"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_short, value))})" if len(value) <= 2 else f"<{len(value)} of them>"
-    shown = repr(value)
-    return shown if len(shown) <= LONGEST else shown[:LONGEST] + "…"
 
 
 # ------------------------------------------------------------------------------------------------------------- tables

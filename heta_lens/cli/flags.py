@@ -227,14 +227,16 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
 
 
 def _messages(path: Path) -> list[Mapping[str, Any]]:
-    """Return the messages of a JSON file, or of the input for ``-``."""
-    from heta_lens._util.files import decoded, parse_json, read_text
+    """Return the messages of a JSON file, or of the input for ``-``; an error names the place."""
+    from heta_lens._util.files import decoded, invalid_json, read_text
     from heta_lens.model.tokenizer import checked_messages
 
     stdin = str(path) == "-"
     name = "the input" if stdin else str(path)
     text = decoded(sys.stdin.buffer.read(), name) if stdin else read_text(path, f"--chat {path}: there is no such file")
     try:
-        return checked_messages(parse_json(text))
+        return checked_messages(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise invalid_json(name, error) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None

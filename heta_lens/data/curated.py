@@ -6,7 +6,6 @@ are compared word by word, so that full stops and tokenizers make no difference.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import nan
@@ -14,12 +13,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice
-from heta_lens._util.python import extra
+from heta_lens._util.python import extra, warn
 from heta_lens._util.text import Span, tokens_in
 from heta_lens.data.datasets import WORD, Piece, composed, occurrences, one_line, split_sentences, words_within
 from heta_lens.data.instance import Instance
 from heta_lens.data.recall import Draw
-from heta_lens.data.records import each, place_of, values_of
+from heta_lens.data.records import each, values_of
 
 Annotator: TypeAlias = Callable[[Instance], Collection[Span]]
 Agree: TypeAlias = Literal["intersection", "majority", "union"]
@@ -97,16 +96,10 @@ def agreement(first: Iterable[Instance], second: Iterable[Instance]) -> Agreemen
         marked, other = _marked(left, left.gold), _marked(right, right.gold)
         ours += [word in marked for word in markable_words(left)]
         theirs += [word in other for word in markable_words(right)]
-    if not ours:
-        raise ValueError("there is no word that both could mark")
-    both, either = sum(map(min, ours, theirs)), sum(map(max, ours, theirs))
-    if not either:
-        return Agreement(nan, nan, nan, len(ours))
-    kappa = nan
-    if len({*ours, *theirs}) == 2:
-        kappa = float(extra("sklearn.metrics", "the agreement of annotators").cohen_kappa_score(ours, theirs))
-    # F1 is 2 both / (first + second), and first + second is both + either.
-    return Agreement(2 * both / (both + either), kappa, both / either, len(ours))
+    scores = extra("sklearn.metrics", "the agreement of annotators")
+    f1 = float(scores.f1_score(ours, theirs, zero_division=nan))
+    kappa = float(scores.cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) == 2 else nan
+    return Agreement(f1, kappa, f1 / (2 - f1), len(ours))
 
 
 def answer_words(instance: Instance) -> list[Span]:
@@ -130,40 +123,30 @@ def released(
     *,
     separator: str = " ",
     cue: str | None = "Answer:",
-    repeated: bool = False,
 ) -> list[Instance]:
-    """Read the paper's released instances.
+    """Read the paper's released instances, each once: nineteen of twenty in its file of 2,000 repeat another.
 
     Args:
         records: the ``examples`` of the released JSON.
         separator: the text between the segments; ``"<s>"``, as in the release, is three characters of text.
         cue: the end of the text; None ends the text with the question.
-        repeated: keep instances that repeat another in everything but the id, as nineteen of twenty in the release's
-            file of 2,000 do.
     """
-    instances = [*each(records, lambda number, record: _released(number, record, separator, cue))]
-    if repeated:
-        return instances
+    instances = [*each(records, lambda _, record: _released(record, separator, cue), "the curated data's record")]
     once: dict[Instance, Instance] = {}
     for instance in instances:
         once.setdefault(replace(instance, id="-"), instance)
     if len(once) < len(instances):
-        warnings.warn(
-            f"{len(instances) - len(once)} of {len(instances)} instances repeat another and are left out: "
-            "give repeated=True to keep them",
-            stacklevel=2,
-        )
-    return list(once.values())
+        warn(f"{len(instances) - len(once)} of {len(instances)} instances repeat another and are left out")
+    return [*once.values()]
 
 
-def _released(number: int, record: Mapping[str, Any], separator: str, cue: str | None) -> Instance:
-    what = place_of(record, f"record {number} of the curated data")
-    known = values_of(record, what, **dict.fromkeys(RELEASED, str), important_words=Sequence[str] | None)
+def _released(record: Mapping[str, Any], separator: str, cue: str | None) -> Instance:
+    known = values_of(record, **dict.fromkeys(RELEASED, str), important_words=Sequence[str] | None)
     id, template, text, narrative, support, question, answer, important = known
     at = {segment: text.find(segment) for segment in (narrative, support, question)}
     for segment, start in at.items():
         if start < 0:
-            raise ValueError(f"{what} ({id}): its input_text does not hold the segment {brief(segment)}")
+            raise ValueError(f"its input_text does not hold the segment {brief(segment)}")
     segments = sorted([Piece(narrative, "distractor"), Piece(support, "support")], key=lambda piece: at[piece.text])
     # Instances of a science question share support, gold and answer: only the story differs.
     instance = _with_question(id, segments, question, answer, separator, cue, template=template)
@@ -171,7 +154,7 @@ def _released(number: int, record: Mapping[str, Any], separator: str, cue: str |
     for word in important or ():
         spans = [span for within in instance.support for span in occurrences(word, instance.text, within)]
         if not spans:
-            raise ValueError(f"{instance.id}: the important word {brief(word)} is not a word of its support")
+            raise ValueError(f"the important word {brief(word)} is not a word of its support")
         gold += spans
     return replace(instance, gold=tuple(gold))
 
@@ -197,11 +180,11 @@ def pairs(
     separator: str = " ",
     cue: str | None = "Answer:",
     sentences: int = 1,
-    annotators: Sequence[Annotator] = (answer_words,),
-    agree: Agree = "intersection",
     seed: int = 0,
 ) -> Iterator[Instance]:
     """Make an instance for every usable SciQ question (two with ``order="both"``), with a random story.
+
+    The gold words are those of `answer_words`; `annotated` sets others.
 
     Args:
         narratives: records of NarrativeQA, of which only the summaries are read.
@@ -210,21 +193,20 @@ def pairs(
         separator: the text between the segments.
         cue: the end of the text; None ends the text with the question.
         sentences: the number of first sentences of a summary that make a story.
-        annotators: functions that mark the words of the passage that tell the answer.
-        agree: the combination of the annotators' marks.
         seed: the seed of the pairs of stories and questions.
     """
     check_choice("order", order, get_args(Order))
     check_at_least("sentences", sentences, 1, whole=True)
-    summaries = [*each(narratives, _summary)]  # NarrativeQA repeats a document with each of its questions
-    stories = [*dict.fromkeys(story for text in summaries if (story := beginning(text, sentences)))]
+    beginnings = (beginning(text, sentences) for text in each(narratives, _summary, "NarrativeQA's record"))
+    stories = [*dict.fromkeys(filter(None, beginnings))]  # NarrativeQA repeats a document with each of its questions
     if not stories:
         raise ValueError("narratives hold no summary that begins with whole sentences that refer to nothing before")
     orders = get_args(Order)[:2] if order == "both" else (order,)
     draw = Draw(f"curated {seed}")
 
     def made() -> Iterator[Instance]:
-        for number, (question, answer, support, choices) in enumerate(each(questions, _question)):
+        asked = each(questions, _question, "SciQ's record")
+        for number, (question, answer, support, choices) in enumerate(asked):
             # The paper requires the answer verbatim in the passage, because nothing could be marked otherwise.
             if not answer or not occurrences(answer, support) or occurrences(answer, question):
                 continue
@@ -240,26 +222,23 @@ def pairs(
                 id = f"curated-{number:05d}-{first}"
                 yield _with_question(id, ordered, question, answer, separator, cue, **known)
 
-    return annotated(made(), annotators, agree)
+    return annotated(made(), [answer_words])
 
 
-def _question(number: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+def _question(_: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
     """Return the question, the answer, the passage and the choices of a record of SciQ."""
-    what = place_of(record, f"record {number} of SciQ")
     others: dict[str, Any] = {f"distractor{number}": str | None for number in (1, 2, 3)}
-    known = values_of(record, what, question=str, correct_answer=str, support=str | None, **others)
+    known = values_of(record, question=str, correct_answer=str, support=str | None, **others)
     question, answer, support, *wrong = (one_line(text or "") for text in known)
     wrong = {text for text in wrong if text}
     # In alphabetical order, so that the order gives nothing away.
     return question, answer, support, tuple(" " + choice for choice in sorted({answer, *wrong})) if wrong else ()
 
 
-def _summary(number: int, record: Mapping[str, Any]) -> str:
-    what = place_of(record, f"record {number} of NarrativeQA")
-    (document,) = values_of(record, what, document=Mapping)
-    (summary,) = values_of(document, f"the document of {what}", summary=Mapping)
-    (text,) = values_of(summary, f"the summary of {what}", text=str)
-    return text
+def _summary(_: int, record: Mapping[str, Any]) -> str:
+    (document,) = values_of(record, document=Mapping)
+    (summary,) = values_of(document, summary=Mapping)
+    return values_of(summary, text=str)[0]
 
 
 def beginning(summary: str, sentences: int) -> str:

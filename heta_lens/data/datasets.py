@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_at_least, check_choice, described, fits
+from heta_lens._util.options import check_at_least, check_choice, check_types
 from heta_lens._util.text import Span, joined, sentences, visible_span
 from heta_lens.data.instance import Instance
-from heta_lens.data.records import Record, each, place_of, values_of
+from heta_lens.data.records import Record, each, values_of
 
 WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 ABBREVIATIONS = "Mr Mrs Ms Dr St Jr Sr Prof Rev Col Capt Gen Lt Sgt vs etc [A-Z]".split()  # noqa: SIM905
@@ -67,14 +67,13 @@ def longra_instances(
     Records have ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor. ``says``,
     a function from a text to the model's continuation, keeps only the instances that the model answers, as in `kept`.
     """
-    made = each(records, _longra_instance)
+    made = each(records, _longra_instance, "LongRA's record")
     return made if says is None else kept(made, says)
 
 
 def _longra_instance(number: int, record: Mapping[str, Any]) -> Instance:
-    what = place_of(record, f"record {number} of LongRA")
     spans: dict[str, Any] = dict.fromkeys(("antecedent_span", "distractor_span"), Sequence[int])
-    known = values_of(record, what, text=str, target=str, category=str, **spans)
+    known = values_of(record, text=str, target=str, category=str, **spans)
     text, target, category, antecedent, distractor = known
     instance = Instance(
         id=f"longra-{number:03d}",
@@ -87,7 +86,7 @@ def _longra_instance(number: int, record: Mapping[str, Any]) -> Instance:
     )
     named = record.get("antecedent", instance.words("gold")[0])
     if instance.words("gold") != [named]:
-        raise ValueError(f"{instance.id}: antecedent_span says {brief(instance.words('gold')[0])}, not {brief(named)}")
+        raise ValueError(f"antecedent_span says {brief(instance.words('gold')[0])}, not {brief(named)}")
     return instance
 
 
@@ -125,7 +124,6 @@ def tellmewhy_instances(
     *,
     answer: Answer = "model",
     cue: str | None = None,
-    answerable: bool = False,
 ) -> Iterator[Instance]:
     """Make TellMeWhy instances: a story of a few sentences, and a question for the reason of an event.
 
@@ -136,42 +134,36 @@ def tellmewhy_instances(
         answer: ``"model"`` leaves the answer to the model, because people answer in their own words; ``"given"`` takes
             the first annotator's answer.
         cue: the end of the text, such as ``"Answer:"``; None ends it with the question, as ReAGent does.
-        answerable: keep only questions that have their answer in the story, as most annotators find.
     """
     check_choice("answer", answer, get_args(Answer))
     questions: dict[tuple[str, ...], list[Record]] = {}
-    for record, key in each(records, _with_key):
+    for record, key in each(records, _with_key, "TellMeWhy's record"):
         questions.setdefault(key, []).append(record)
-    wanted = [
-        group for group in questions.values() if not answerable or group[0].get("is_ques_answerable") == "Answerable"
-    ]
 
     def made(number: int, group: Sequence[Record]) -> Instance:
         return _tellmewhy_instance(f"tellmewhy-{number:05d}", group, answer, cue)
 
-    return each(wanted, made, lambda group: place_of(group[0]))
+    return each(questions.values(), made, "TellMeWhy's question", lambda group: getattr(group[0], "where", ""))
 
 
-def _with_key(number: int, record: Record) -> tuple[Record, tuple[str, ...]]:
-    what = place_of(record, f"record {number} of TellMeWhy")
-    return record, tuple(values_of(record, what, narrative=str, question=str))
+def _with_key(_: int, record: Record) -> tuple[Record, tuple[str, ...]]:
+    return record, tuple(values_of(record, narrative=str, question=str))
 
 
 def _tellmewhy_instance(name: str, group: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
     first = group[0]
-    meta = values_of(first, place_of(first, name), question_meta=str | None)[0] or name
-    what = brief(meta)[1:-1]  # for errors
+    meta = values_of(first, question_meta=str | None)[0] or name
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    given = f" {values_of(first, what, answer=str)[0].strip()}" if answer == "given" else None
+    given = f" {values_of(first, answer=str)[0].strip()}" if answer == "given" else None
     # Questions about a story share its sentences.
-    return composed(meta, [*_story(group, what), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
+    return composed(meta, [*_story(group), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
 
 
-def _story(group: Sequence[Record], meta: str) -> list[Piece]:
+def _story(group: Sequence[Record]) -> list[Piece]:
     """Split the story into helpful sentences (support) and further sentences (distractor), if known."""
     narrative = group[0]["narrative"].strip()
-    sentences = _listed(group[0], "original_narrative_form", str, meta)
-    helpful = _helpful(group, meta)
+    sentences = _listed(group[0], "original_narrative_form", str)
+    helpful = _helpful(group)
     pieces, done = [], 0
     for at, sentence in enumerate(sentences):
         start = narrative.find(sentence.strip(), done)
@@ -184,22 +176,21 @@ def _story(group: Sequence[Record], meta: str) -> list[Piece]:
     return [*pieces, Piece(narrative[done:])]
 
 
-def _helpful(group: Sequence[Record], meta: str) -> set[int]:
+def _helpful(group: Sequence[Record]) -> set[int]:
     """Return the sentences named by half of the annotators, without annotators who name no sentence."""
-    votes = [votes for record in group if (votes := set(_listed(record, "helpful_sentences", int, meta)))]
+    votes = [votes for record in group if (votes := set(_listed(record, "helpful_sentences", int)))]
     named = Counter(at for vote in votes for at in vote)
     return {at for at, times in named.items() if 2 * times >= len(votes)}
 
 
-def _listed(record: Record, name: str, kind: type, meta: str) -> list[Any]:
+def _listed(record: Record, name: str, kind: type) -> list[Any]:
     """Return a list of text or numbers, also from the text of a csv file."""
     value = record.get(name) or []
     try:
         items: Any = literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        items = None
-    if not fits(items, Sequence[kind]):
-        raise TypeError(f"{meta}: its {name} is {brief(value)}, and must be {described(Sequence[kind])}")
+    except (ValueError, SyntaxError):
+        items = value
+    check_types({name: Sequence[kind]}, {name: items})
     return [*items]
 
 
@@ -222,17 +213,16 @@ def wikibio_instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 
         id = f"wikibio-{number:05d}"
         if isinstance(record, Mapping) and "input_text" in record:
             return _of_table(id, record)
-        (prose,) = values_of(record, id, wiki_bio_text=str)
+        (prose,) = values_of(record, wiki_bio_text=str)
         return Instance(id, " ".join(split_sentences(one_line(prose))[:sentences]), None)
 
-    return (instance for instance in each(records, made) if instance is not None)
+    return (instance for instance in each(records, made, "WikiBio's record") if instance is not None)
 
 
 def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
-    target, given = values_of(record, id, target_text=str, input_text=Mapping)
-    (table,) = values_of(given, f"the input_text of {id}", table=Mapping)
-    kinds: dict[str, Any] = dict.fromkeys(("column_header", "content"), Sequence[str])
-    headers, contents = values_of(table, f"the table of {id}", **kinds)
+    target, given = values_of(record, target_text=str, input_text=Mapping)
+    (table,) = values_of(given, table=Mapping)
+    headers, contents = values_of(table, column_header=Sequence[str], content=Sequence[str])
     every = zip(headers, map(one_line, contents), strict=True)
     # The title repeats the name, and would be a second place that tells it.
     rows = [(header, content) for header, content in every if content != "<none>" and header != "article_title"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from heta_lens._util.files import brief, check_utf8, write_atomically
-from heta_lens._util.options import check_choice, hint, is_whole
+from heta_lens._util.options import check_choice, check_types, hint, is_whole
 from heta_lens._util.text import Span, plain
-from heta_lens.data.records import Record, each, json_lines, place_of
+from heta_lens.data.records import Record, each, json_lines
 from heta_lens.model.tokenizer import checked_messages
 
 Spans: TypeAlias = Sequence[Any]
@@ -52,8 +52,7 @@ class Instance:
         _check_text(f"the text of {called}", self.text)
         if self.answer is not None:
             _check_text(f"the answer of {called}", self.answer)
-        if self.template != "":
-            _check_text(f"the template of {called}", self.template)
+        check_types({"template": str}, {"template": self.template})
         for name in SPANS:
             object.__setattr__(self, name, _checked_spans(called, self.text, name, getattr(self, name)))
         object.__setattr__(self, "choices", tuple(self.choices))
@@ -63,24 +62,17 @@ class Instance:
             known = ", ".join(map(brief, self.choices))
             raise ValueError(f"{called}: the answer {brief(self.answer)} is none of its choices, {known}")
         if self.messages:
-            object.__setattr__(self, "messages", self._checked_messages(called))
+            object.__setattr__(self, "messages", tuple(checked_messages(self.messages)))
+            if known := [name for name in (*SPANS, *OTHERS) if getattr(self, name)]:
+                raise ValueError(
+                    f"{called} has messages and {', '.join(known)}: where the characters of a chat are depends on its "
+                    "template, so that only texts can have them"
+                )
 
     def words(self, name: str) -> list[str]:
         """Return the texts of the spans ``support``, ``gold``, ``distractor`` or ``question``."""
         check_choice("name", name, SPANS)
         return [self.text[start:stop] for start, stop in getattr(self, name)]
-
-    def _checked_messages(self, called: str) -> tuple[Mapping[str, Any], ...]:
-        try:
-            messages = tuple(checked_messages(self.messages))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{called}: {error}") from None
-        if known := [name for name in (*SPANS, *OTHERS) if getattr(self, name)]:
-            raise ValueError(
-                f"{called} has messages and {', '.join(known)}: where the characters of a chat are depends on its "
-                "template, so that only texts can have them"
-            )
-        return messages
 
 
 def _check_text(what: str, value: Any) -> None:
@@ -102,8 +94,6 @@ def _checked_spans(called: str, text: str, name: str, given: Any) -> tuple[Span,
             raise ValueError(
                 f"{called}: the span {tuple(span)} of {name} is not within its text, which has {len(text)} characters"
             )
-        if text[span.start : span.stop].isspace():
-            raise ValueError(f"{called}: the span {tuple(span)} of {name} holds nothing but white space")
         spans.add(span)
     return tuple(sorted(spans))
 
@@ -132,12 +122,13 @@ def record_of(instance: Instance) -> dict[str, Any]:
 def read_jsonl(path: str | Path) -> Iterator[Instance]:
     """Read a file with an instance per line; refuse a wrong line by its number."""
     missing = f"there is no file {path}: give one with an instance per line, as write_jsonl makes it"
-    first: dict[str, str] = {}
+    ids: set[str] = set()
 
     def made(_: int, record: Record) -> Instance:
-        instance, where = instance_of(record), place_of(record)
-        if first.setdefault(instance.id, where) != where:
-            raise ValueError(f"its id {brief(instance.id)} is that of {first[instance.id].rpartition(', ')[2]} too")
+        instance = instance_of(record)
+        if instance.id in ids:
+            raise ValueError(f"its id {brief(instance.id)} is that of an earlier instance")
+        ids.add(instance.id)
         return instance
 
     yield from each(json_lines(path, missing), made)
@@ -150,6 +141,4 @@ def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:
         if instance.id in lines:
             raise ValueError(f"two instances have the id {instance.id!r}: give each its own")
         lines[instance.id] = json.dumps(record_of(instance), ensure_ascii=False)
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {Path(path).parent} to write {Path(path).name} in")
     write_atomically(path, "".join(line + "\n" for line in lines.values()))

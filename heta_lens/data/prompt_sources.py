@@ -11,7 +11,7 @@ import pandas as pd
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
 from heta_lens.data.instance import Instance, instance_of
-from heta_lens.data.records import Record, each, from_hub, place_of, read
+from heta_lens.data.records import Record, each, from_hub, read
 from heta_lens.data.suites import SUITES, suite
 
 Source: TypeAlias = str | Path | Iterable[Any]
@@ -67,12 +67,9 @@ def prompts(
         records = _read(source) if isinstance(source, str | Path) else _listed(source)
 
     def made(number: int, item: Any) -> Instance:
-        try:
-            return _instance(item, fields or {}, f"{called}-{number}")
-        except (ValueError, TypeError) as error:
-            raise type(error)(f"{place_of(item, f'number {number} of {called}')}: {error}") from None
+        return _instance(item, fields or {}, f"{called}-{number}")
 
-    instances = [*each([*islice(records, limit)], made)]
+    instances = [*each(islice(records, limit), made, called)]
     if not instances:
         raise ValueError(f"there are no prompts in {called}")
     return instances

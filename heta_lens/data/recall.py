@@ -4,11 +4,12 @@
 
 Every fact is stated once, every place is named once, and the evidence is drawn and placed like every other sentence. So
 owner and thing together determine the answer, but no position, wording or number of mentions does. (Options can give
-the answer away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` and
-``distance`` fix the place of the evidence.)
+the answer away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` fixes the
+place of the evidence.)
 """
 
 import csv
+import json
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,46 +55,13 @@ class Draw:
 
 # --------------------------------------------------------------------------------------------------- words and shapes
 # No word stands in two lists, and every word is a token of the demo model.
-
-
-def _split(text: str) -> list[str]:
-    return text.split()
-
-
-NAMES = _split("""
-Ada Adam Alba Amir Amy Anna Anton Aria Ben Bella Carl Cleo Clara Dan Dora Elsa Emil Emma Enzo Eva Felix Finn Flora Gus
-Hana Henry Hugo Ida Ines Iris Ivan Jack Jane Jonas Julia Kai Karl Lara Lena Leo Lily Lina Luca Lucy Luis Maja Marc
-Maria Max Mia Milo Mina Nick Nina Noah Nora Olga Omar Oscar Paul Pia Ravi Rosa Ruth Sam Sara Sofia Theo Tim Tom Vera
-Victor Will Yara Zoe
-""")
-
-OBJECTS = _split("""
-apple ball bell belt bone book bottle bracelet brush button cake camera candle cap card carrot coat coin comb compass
-cookie crown cup diary dice doll drum feather flute fork glove hammer hat helmet horn kite key knife ladder lamp lemon
-letter lock magnet map marble mask medal mirror mug nail needle orange paddle paper pearl pen pencil phone photo
-puppet purse radio ribbon ring rope ruler scarf shell shirt shoe soap sock spoon stamp stone sweater sword ticket
-torch towel toy umbrella vase wallet watch whistle wig
-""")
-
-PLACES = _split("""
-backpack bag barrel basin basket bathtub bin briefcase boat bookcase bowl box bucket cabinet cage carriage cart case
-casket chest cooler cradle crib cooker crate cupboard closet drawer dresser envelope fireplace folder freezer fridge
-hamper jar kettle locker mailbox oven pan pocket pot pouch rucksack sack safe satchel sink suitcase tank tent tin tray
-trolley trunk tub van wagon wardrobe
-""")
-
-ROOMS = _split("""
-attic bakery ballroom barn basement bathroom bedroom cabin cafe cave cellar chapel church classroom corridor courtyard
-factory garage garden greenhouse gym hall hospital kitchen laboratory library lobby lounge market museum nursery
-office palace pantry park prison school shed shop stable station studio study temple theater tower warehouse workshop
-""")
-
-VERBS = _split("put left placed kept stored dropped")
-MOODS = _split("happy sad tired hungry proud calm angry busy bored brave curious quiet shy sleepy glad nervous")
-TIMES = _split("morning evening afternoon night day summer winter week")
-SKIES = _split("warm cold windy rainy sunny cloudy foggy bright dark stormy")
-COLOURS = _split("red blue green yellow black white brown pink golden silver")
-ACTIONS = _split("sang danced slept laughed waited smiled rested cooked walked painted worked read")
+WORDS: dict[str, list[str]] = {
+    slot: words.split()
+    for slot, words in json.loads(Path(__file__).with_name("recall_words.json").read_text(encoding="utf-8")).items()
+}
+"""Words by their slots; those of `IDLE` name no place."""
+NAMES, OBJECTS, PLACES, ROOMS = (WORDS[slot] for slot in ("who", "what", "place", "room"))
+IDLE = {slot: WORDS[slot] for slot in ("mood", "time", "sky", "colour", "action")}
 
 ACTIVE = "{who} {verb} the {what} in the {place} ."
 PASSIVE = "The {what} was {verb} in the {place} by {who} ."
@@ -136,8 +104,6 @@ QUESTIONS = {
 }
 SHAPES = (*FACTS, *SENTENCE_LOCATIONS, *FILLERS, *QUESTIONS[1], *QUESTIONS[2], CLAIM)
 """Shapes of the sentences that the demo model was trained on."""
-IDLE = {"mood": MOODS, "time": TIMES, "sky": SKIES, "colour": COLOURS, "action": ACTIONS}
-"""Words that name no place, by their slots."""
 
 # More shapes in words that the demo model knows. The model was not trained on these shapes, but answers as well as on
 # its own: every shape was chosen by the answers on the dev split (``benchmarks/DEMO_MODEL.md`` has the answers on the
@@ -228,7 +194,7 @@ class Sentence:
 
 
 def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sentence:
-    verb, shape = draw.one(VERBS), draw.one(shapes)
+    verb, shape = draw.one(WORDS["verb"]), draw.one(shapes)
     # A shape without a verb gets the default verb, because the paraphrase has a verb.
     slots = {"who": fact.who, "what": fact.what, "place": fact.place, "verb": verb if "{verb}" in shape else "put"}
     return Sentence(shape, slots | {slot: draw.one(words) for slot, words in IDLE.items() if f"{{{slot}}}" in shape})
@@ -372,7 +338,6 @@ def stories(
     hops: Literal[1, 2] = 1,
     distractors: Where = "anywhere",
     filler: int = 0,
-    distance: int | None = None,
     voice: Voice | None = None,
     claim: bool = False,
     wordings: Wordings = "trained",
@@ -389,7 +354,6 @@ def stories(
         distractors: the place of the other facts: ``before`` the evidence, ``after`` it, ``around`` it (on both sides),
             or ``anywhere`` (the evidence is drawn like every other sentence).
         filler: the number of sentences that name no place.
-        distance: the number of sentences between the evidence and the question (None: as drawn).
         voice: state every fact in the active or the passive (None: in five wordings); with a voice, `Story.paraphrase`
             gives pairs of the two voices.
         claim: ask for the truth of a claim about the place.
@@ -412,14 +376,8 @@ def stories(
         raise ValueError("claim=True is about one fact: give hops=1")
     if voice is not None and wordings == "more":
         raise ValueError(f"voice={voice!r} has no effect with wordings='more': give wordings='trained'")
-    behind = _behind(distractors, (facts - 1) * hops)
-    if not behind:
+    if distractors == "around" and (facts - 1) * hops < 2:
         raise ValueError("distractors='around' needs two sentences to stand around: give facts=3 or more")
-    if distance is not None and not behind[0] <= distance <= behind[-1] + filler:
-        raise ValueError(
-            f"distance={distance} must be {behind[0]} to {behind[-1] + filler} with {facts=}, {hops=}, {distractors=}, "
-            f"{filler=}"
-        )
     draw = Draw(f"{split} {seed}")
 
     def story(wording: Wording) -> Story:
@@ -428,7 +386,7 @@ def stories(
         located = [location_sentence(draw, fact, wording.locations) for fact in drawn] if hops == 2 else []
         evidence, rest = [sentences[0], *located[:1]], [*sentences[1:], *located[1:]]
         fillers = [filler_sentence(draw) for _ in range(filler)]
-        order = tuple(_arranged(draw, evidence, rest, fillers, distractors, distance))
+        order = tuple(_arranged(draw, evidence, rest, fillers, distractors))
         at = tuple(next(i for i, placed in enumerate(order) if placed is sentence) for sentence in evidence)
         if claim:
             first, rival, *_ = drawn  # the rival fact is about the same thing, if there are rivals
@@ -469,27 +427,15 @@ def _arranged(
     rest: Sequence[Sentence],
     fillers: Sequence[Sentence],
     distractors: Where,
-    distance: int | None,
 ) -> list[Sentence]:
     if distractors == "anywhere":
-        if distance is None:
-            return draw.shuffled([*evidence, *rest, *fillers])
-        *early, last = draw.shuffled(evidence)
-        others = draw.shuffled([*rest, *fillers])
-        cut = len(others) - distance
-        return [*draw.shuffled([*early, *others[:cut]]), last, *others[cut:]]
-    ways = [(facts, idle) for facts in _behind(distractors, len(rest)) for idle in range(len(fillers) + 1)]
-    facts, idle = draw.one([way for way in ways if distance in (None, sum(way))])
+        return draw.shuffled([*evidence, *rest, *fillers])
+    others = len(rest)
+    behind = {"before": range(1), "after": range(others, others + 1), "around": range(1, others)}[distractors]
+    facts, idle = draw.one([(facts, idle) for facts in behind for idle in range(len(fillers) + 1)])
     rest = draw.shuffled(rest)
-    before, behind = [*rest[facts:], *fillers[idle:]], [*rest[:facts], *fillers[:idle]]
-    return [*draw.shuffled(before), *draw.shuffled(evidence), *draw.shuffled(behind)]
-
-
-def _behind(distractors: Where, others: int) -> range:
-    """Return the possible numbers of sentences behind the evidence."""
-    ends = {"before": (0, 0), "after": (others, others), "around": (1, others - 1), "anywhere": (0, others)}
-    first, last = ends[distractors]
-    return range(first, last + 1)
+    before, after = [*rest[facts:], *fillers[idle:]], [*rest[:facts], *fillers[:idle]]
+    return [*draw.shuffled(before), *draw.shuffled(evidence), *draw.shuffled(after)]
 
 
 # ----------------------------------------------------------------------------------------------------------- instances

@@ -12,8 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heta_lens._util.files import brief, invalid_json, numbered_lines, parse_json, read_text, regular_file
-from heta_lens._util.options import described, fits
+from heta_lens._util.files import brief, invalid_json, read_text, regular_file
+from heta_lens._util.options import check_types, fits
 from heta_lens._util.python import extra
 
 Record = Mapping[str, Any]
@@ -65,13 +65,11 @@ def read(path: str | Path, name: str = "the data set", *, field: str = "") -> li
 def _json(path: Path, field: str) -> list[Record]:
     """Read a list of records, an object with the list, or (as on the hub) a record per line."""
     try:
-        value = parse_json(read_text(path))
+        value = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             return json_lines(path)
         raise invalid_json(str(path), error) from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     if isinstance(value, Mapping):
         value = value.get(field, [value])
     if not isinstance(value, list):
@@ -81,33 +79,26 @@ def _json(path: Path, field: str) -> list[Record]:
 
 def json_lines(path: str | Path, missing: str = "") -> list[Record]:
     """Return the record of every line of JSON except blank lines."""
-
-    def row(_: int, numbered: tuple[int, str]) -> Row:
-        number, line = numbered
+    records: list[Record] = []
+    for number, line in enumerate(read_text(path, missing).split("\n"), 1):  # `splitlines` would break inside a text
         try:
-            return Row(parse_json(line), f"{path}, line {number}")
+            if line.strip():
+                records.append(Row(json.loads(line), f"{path}, line {number}"))
         except json.JSONDecodeError as error:
             raise invalid_json(str(path), error, number) from None
-
-    return [*each(numbered_lines(read_text(path, missing)), row, lambda numbered: f"{path}, line {numbered[0]}")]
+    return records
 
 
 def _csv(path: Path) -> list[Record]:
     # Not by pandas, which fills rows that are too short.
     csv.field_size_limit(2**31 - 1)  # the default is 128 KiB, less than a long context
-    reader = csv.DictReader(StringIO(read_text(path), newline=""), strict=True)
+    reader = csv.DictReader(StringIO(read_text(path), newline=""))
     records: list[Record] = []
-    try:
-        columns = reader.fieldnames or ()
-        if len({*columns}) < len(columns):
-            raise ValueError(f"{path}, line 1: a column is there twice, of {', '.join(columns)}")
-        for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            if None in row or None in row.values():
-                raise ValueError(f"{where}, has another number of fields than line 1")
-            records.append(Row(row, where))
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.reader.line_num}, is not valid CSV: {error}") from None
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        if None in row or None in row.values():
+            raise ValueError(f"{where}, has another number of fields than line 1")
+        records.append(Row(row, where))
     return records
 
 
@@ -121,34 +112,28 @@ def _parquet(path: Path) -> list[Record]:
     return [Row(record, f"{path}: record {number}") for number, record in enumerate(records)]
 
 
-def place_of(record: Any, otherwise: str = "") -> str:
-    """Return the place of a record in its file, or else ``otherwise``."""
-    return getattr(record, "where", otherwise)
-
-
 def each(
-    items: Iterable[Item], make: Callable[[int, Item], Made], place: Callable[[Item], str] = place_of
+    items: Iterable[Item],
+    make: Callable[[int, Item], Made],
+    name: str = "record",
+    place: Callable[[Item], str] = lambda item: getattr(item, "where", ""),
 ) -> Iterator[Made]:
-    """Apply ``make`` to every item and its number; name the place of a wrong item in the error."""
+    """Apply ``make`` to every item and its number; an error names the item's place in its file, or else its number."""
     for number, item in enumerate(items):
         try:
             made = make(number, item)
         except (ValueError, TypeError) as error:
-            where = place(item)
-            message = str(error) if where in str(error) else f"{where}: {error}"
+            message = f"{place(item) or f'{name} {number}'}: {error}"
             raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
         yield made
 
 
-def values_of(record: Any, what: str, **kinds: Any) -> list[Any]:
+def values_of(record: Any, **kinds: Any) -> list[Any]:
     """Return the values of fields; refuse a missing field, and a value of another type than the given one."""
     if not isinstance(record, Mapping):
-        raise TypeError(f"{what} is {brief(record)}, and must be an object with {', '.join(kinds)}")
+        raise TypeError(f"{brief(record)} is not an object with {', '.join(kinds)}")
     values = {name: record.get(name) for name in kinds}
     if missing := [name for name, value in values.items() if value is None and not fits(None, kinds[name])]:
-        has = brief(", ".join(map(str, record)))[1:-1] or "nothing"
-        raise ValueError(f"{what} has no {', '.join(missing)}: it has {has}")
-    for name, value in values.items():
-        if not fits(value, kinds[name]):
-            raise TypeError(f"{what}: its {name} is {brief(value)}, and must be {described(kinds[name])}")
+        raise ValueError(f"it has no {', '.join(missing)}, but {brief(', '.join(map(str, record)))[1:-1] or 'nothing'}")
+    check_types(kinds, values)
     return [*values.values()]

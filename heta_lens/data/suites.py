@@ -5,7 +5,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from heta_lens._util.options import check_choice, check_count, hint
+from heta_lens._util.options import check_choice, check_count
 from heta_lens.data import curated, datasets, recall
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.recall import Draw
@@ -41,24 +41,11 @@ def suite(
         raise ValueError(f"split={split!r}: what the {name} suite is read from has no parts, leave it out")
     if path is None and name in FROM_FILES:
         raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
-    _check_options(name, path, options)
+    make = curated.released if name == "curated" and path is not None else SUITES[name]
+    signature(make).bind_partial(**options)  # an unknown option is refused before anything is loaded
     every = [*_instances(name, path, split or "test", limit, seed, options)]
     chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
     return [every[number] for number in sorted(chosen)]
-
-
-def _check_options(name: str, path: Source, given: Iterable[str]) -> None:
-    """Refuse an option that is no keyword of the function that makes the instances."""
-    make = curated.released if name == "curated" and path is not None else SUITES[name]
-    known = {key for key, option in signature(make).parameters.items() if option.kind is option.KEYWORD_ONLY} - {"seed"}
-    if make is curated.pairs:
-        known |= {"narratives", "questions"}
-    for option in given:
-        if option not in known:
-            raise TypeError(
-                f"the {name} suite has no option {option!r} here{hint(option, known)}; "
-                f"it has {', '.join(sorted(known)) or 'none of its own'}"
-            )
 
 
 def _instances(

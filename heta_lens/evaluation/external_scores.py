@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heta_lens._util.files import brief, parse_json, read_text, regular_file, write_atomically
+from heta_lens._util.files import brief, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
 from heta_lens._util.text import Span
 from heta_lens.attribution import Attribution
@@ -51,7 +51,7 @@ TYPES = {
 
 def from_inseq(path: str | Path) -> list[dict[str, Any]]:
     """Read the records of a file of inseq, one per generated token: ``out.aggregate().save(path)``."""
-    saved = parse_json(read_text(path))["attributes"]
+    saved = json.loads(read_text(path))["attributes"]
     info = saved["info"]
     method, texts = f"inseq {info['attribution_method']}", info["generated_texts"]
     return [

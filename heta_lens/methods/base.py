@@ -170,6 +170,11 @@ class Method(Options, ABC):
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
+    def work_together(self, predictions: Sequence[Prediction]) -> Work:
+        """Return the work of predictions that share their forwards."""
+        work = self.work(predictions[-1])
+        return replace(work, backwards=work.backwards * len(predictions))
+
     @abstractmethod
     def explain(self, prediction: Prediction) -> Scores:
         """Compute the scores."""

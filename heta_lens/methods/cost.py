@@ -28,7 +28,8 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
 
 MINUTE, HOUR, GIB = 60, 3600, 2**30
-UNEQUAL, BUSY = 1.2, 0.75  # times longer that a range is printed from; processes a core on a busy machine
+UNEQUAL = 1.2  # times longer that a range is printed from
+BUSY = 0.75  # processes a core that make a machine busy
 TRIED = 8  # copies at once whose forwards are timed: shorter runs would fit into caches
 
 

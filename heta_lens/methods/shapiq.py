@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import MOST, AtLeast
+from heta_lens._util.options import AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
 from heta_lens.methods.base import WithScale, WithSeed
@@ -45,7 +45,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
 
     estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
     order: Literal[1, 2] = 1
-    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+    samples: Annotated[int | None, AtLeast(2, whole=True)] = None
 
     name: ClassVar = "shapiq"
     paper: ClassVar[str] = (

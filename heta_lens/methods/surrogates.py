@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
-from heta_lens._util.options import COUNT, MOST, AtLeast
+from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale, WithSeed
@@ -154,8 +154,8 @@ class ContextCite(WithSources, WithSeed):
     - ``seed``: of the first ablation's seed, which is drawn for each prompt; those after it count up from there
     """
 
-    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
-    held_out: Annotated[int, AtLeast(0, whole=True, most=MOST)] = 16
+    samples: Annotated[int | None, AtLeast(2, whole=True)] = None
+    held_out: Annotated[int, AtLeast(0, whole=True)] = 16
     keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.5
     penalty: Annotated[float | int, AtLeast(0)] = 0.01
     scale: Scale = "log_odds"

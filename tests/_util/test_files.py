@@ -12,7 +12,6 @@ import pytest
 from heta_lens._util.files import (
     decoded,
     invalid_json,
-    parse_json,
     regular_file,
     write_atomically,
 )
@@ -23,10 +22,9 @@ from heta_lens._util.files import (
     [
         (
             "a".encode("utf-16"),
-            "line 1, is not UTF-8 .byte 0x..., perhaps UTF-16: convert it, as by iconv -f UTF-16 -t UTF-8",
+            "line 1, is not UTF-8, perhaps UTF-16: convert it, as by iconv -f UTF-16 -t UTF-8",
         ),
-        (b"a\n\xdf", "file, line 2, is not UTF-8 .byte 0x..., perhaps Latin-1"),
-        (b"a\n\nb\0", "file, line 3, is not UTF-8 .byte 0x..., perhaps UTF-16"),
+        (b"a\n\xdf", "file, line 2, is not UTF-8, perhaps Latin-1"),
     ],
 )
 def test_another_encoding_is_named_with_its_line(raw: bytes, message: str) -> None:
@@ -34,36 +32,18 @@ def test_another_encoding_is_named_with_its_line(raw: bytes, message: str) -> No
         decoded(raw, "file")
 
 
-def test_what_is_no_regular_file_is_called_by_its_kind(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="is a pipe or device: give a regular file"):
-        regular_file(tmp_path / "pipe")
-    with pytest.raises(OSError, match="is a folder: give a regular file"):
-        regular_file(tmp_path)
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "nothing"):
+        with pytest.raises(FileNotFoundError, match=f"there is no file {path}"):
+            regular_file(path)
     with pytest.raises(FileNotFoundError, match="no records yet"):
         regular_file(tmp_path / "nothing", missing="no records yet")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
-        ("NaN", "NaN is not a number of JSON"),
-        ("1e999", "the number 1e999 is too large"),
-        ("9" * 5000, "the number 9999.* is too large"),
-        ("[" * 10**5 + "]" * 10**5, "it nests too many levels deep"),
-        (r'["\ud800"]', "has half of a surrogate pair, which is not a character"),
-    ],
-    ids=["twice", "nan", "overflow", "digits", "deep", "surrogate"],
-)
-def test_json_that_a_reader_cannot_stand_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_json(text)
-
-
 def test_text_that_is_no_json_is_refused_with_its_place() -> None:
     with pytest.raises(json.JSONDecodeError) as refused:
-        parse_json("[1,\n2,]")
+        json.loads("[1,\n2,]")
     assert str(invalid_json("f", refused.value, 3)).startswith("f, line 4, is not valid JSON: ")
 
 

@@ -3,9 +3,9 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
@@ -79,23 +79,6 @@ def test_a_wrong_choice_is_refused_by_listing_the_right_ones(collection: Callabl
 def test_an_unknown_option_is_refused_by_listing_the_known_ones():
     with pytest.raises(TypeError, match=r"^Options has no option 'steps'; it has flow, power, probes$"):
         check_names(Options, ["flow", "steps"])
-
-
-def whole_options() -> Iterable[tuple[str, str]]:
-    """Every option of every method that is a whole number."""
-    for name, method in METHODS.items():
-        kinds = get_type_hints(method, include_extras=True)
-        for entry in fields(method):
-            checks = getattr(kinds[entry.name], "__metadata__", ())
-            if any(isinstance(check, AtLeast) and check.whole for check in checks):
-                yield name, entry.name
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("method", "name"), [*whole_options()])
-def test_a_count_that_cannot_be_run_is_refused_when_the_method_is_made(method: str, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}=10+ (is more than can be run: give at most|must be below)"):
-        METHODS[method](**{name: 10**20})
 
 
 def halves(text: str) -> list[tuple[int, int]]:
@@ -193,7 +176,6 @@ GOOD: dict[str, Any] = {"text": "a cat", "spans": [(0, 1)], "share": 1, "about":
         ({"spans": [(0, 1, 2)]}, "its spans is"),
         ({"share": True}, "its share is True, and must be a number or null"),
         ({"about": {1: 2}}, "its about is"),
-        ({"weather": "fine"}, "it has an unknown field 'weather'"),
     ],
 )
 def test_a_field_of_another_type_is_refused_by_name(changes: dict[str, Any], message: str) -> None:

@@ -93,7 +93,7 @@ def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def prediction(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name, value in {"MANY": 30, "MORE": 30, "REPEATS": 3, "PRODUCTS": (40,), "SEEDS": 2}.items():
+    for name, value in {"MANY": 30, "MORE": 30, "REPEATS": 3, "SEEDS": 2}.items():
         monkeypatch.setattr(groups, name, value)
     monkeypatch.setitem(pareto.REFERENCE, "probes", 3)
     model = zoo.bridge("gpt2", torch.float32)

@@ -54,7 +54,6 @@ def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
         ({"gold": (3, 7)}, TypeError, "gold holds 3, not a pair"),
         ({"gold": [(True, 3)]}, TypeError, r"gold holds \(True, 3\)"),
         ({"support": [(3, 3)]}, ValueError, r"the span \(3, 3\) of support is not within its text"),
-        ({"distractor": [(4, 5)]}, ValueError, r"the span \(4, 5\) of distractor holds nothing but white space"),
         ({"choices": [" trunk"]}, ValueError, "the answer ' drawer' is none of its choices, ' trunk'"),
     ],
 )
@@ -73,7 +72,7 @@ def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Excep
         ("[1]", r"is not an object but \[1\]"),
         ('{"id": ', "is not valid JSON: Expecting value at character 8"),
         ('{"id": "b", "text": "One", "answer": null, "counterfactual": {"id": "c"}}', "an instance needs text, answer"),
-        ('{"id": "a", "text": "One", "answer": null}', "its id 'a' is that of line 1 too"),
+        ('{"id": "a", "text": "One", "answer": null}', "its id 'a' is that of an earlier instance"),
     ],
 )
 def test_a_wrong_line_is_named_by_its_number(line: str, message: str, tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two instances have the id 'nina'"):
         write_jsonl(tmp_path / "some.jsonl", [NINA, NINA])
     assert not (tmp_path / "some.jsonl").exists()
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write some.jsonl in"):
+    with pytest.raises(OSError, match=r"cannot write .*nowhere.some.jsonl: No such file or directory"):
         write_jsonl(tmp_path / "nowhere" / "some.jsonl", [NINA])
     with pytest.raises(FileNotFoundError, match=r"there is no file .*other.jsonl: give one with an instance per line"):
         list(read_jsonl(tmp_path / "other.jsonl"))

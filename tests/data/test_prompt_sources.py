@@ -67,7 +67,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ("recal", {}, r"'recal' is no source of prompts \(did you mean 'recall'\?\): give one of recall, "),
         ("p.txt", {}, r"'p.txt' is no source of prompts: give one of .*a file that ends in .jsonl"),
         ([], {}, "there are no prompts in prompt"),
-        (["x", {"question": "x"}], {}, "number 1 of prompt: it has no text, but 'question': .* --field text=question"),
+        (["x", {"question": "x"}], {}, "prompt 1: it has no text, but 'question': .* --field text=question"),
         ([{"question": "x"}], {"fields": {"text": "qestion"}}, "no column 'qestion' for .*did you mean 'question'"),
         (["x"], {"hops": 2}, "hops= is an option of a suite, and prompt is none"),
         (CHAT, {}, "is one prompt: put it into a list"),

@@ -20,10 +20,10 @@ KNOBS: list[dict[str, Any]] = [
     {"claim": True},
     {"facts": 12, "rivals": 5, "filler": 4},
     {"facts": 4, "hops": 2, "filler": 3, "distractors": "around"},
-    {"facts": 3, "rivals": 2, "distractors": "before", "filler": 2, "distance": 1},
+    {"facts": 3, "rivals": 2, "distractors": "before", "filler": 2},
     {"facts": 4, "distractors": "after", "voice": "passive"},
     {"facts": 2, "rivals": 0, "voice": "active", "claim": True},
-    {"facts": 5, "hops": 2, "filler": 1, "distance": 3},
+    {"facts": 5, "hops": 2, "filler": 1},
     {"facts": 20, "hops": 2, "split": "test"},
 ]
 MORE: list[dict[str, Any]] = [
@@ -47,15 +47,8 @@ pytestmark = [pytest.mark.usefixtures("unchecked")]
 def test_the_same_seed_gives_the_same_bytes() -> None:
     told = "\n".join(story.text + story.answer + story.other for knobs in KNOBS for story in some(100, **knobs))
     assert hashlib.sha256(told.encode()).hexdigest() == (
-        "bbb164facb0c8c930ccf2fcd2fad2f4b56db1c069c5f83681b6f3392a0c7a2a8"
+        "e4e610a99590556772c8f76a7bb612e8884258cfa263ac7860704842b35c1f18"
     )
-
-
-@pytest.mark.parametrize("where", ["anywhere", "before", "around"])
-@pytest.mark.parametrize("hops", [1, 2])
-def test_distance_is_counted_in_sentences(where: Any, hops: Any) -> None:
-    for story in some(50, distractors=where, facts=4, hops=hops, filler=3, distance=2):
-        assert len(story.sentences) - 1 - max(story.evidence_at) == 2
 
 
 def accuracy(features: Any, labels: np.ndarray) -> float:
@@ -114,9 +107,9 @@ def test_neither_words_nor_length_tell_whether_a_claim_is_true() -> None:
 
 
 def test_the_probes_would_see_a_shortcut() -> None:
-    """Idle sentences behind the last fact when that is the evidence, and anywhere when it is the first."""
-    first = some(1000, facts=4, distractors="after", filler=2, distance=5)
-    last = some(1000, facts=4, distractors="before", filler=2, distance=2)
+    """Idle sentences in a story only when the last fact is the evidence."""
+    first = some(1000, facts=4, distractors="after")
+    last = some(1000, facts=4, distractors="before", filler=5)
     told = [story for both in zip(first, last, strict=True) for story in both]
     named = [[at for at, one in enumerate(story.sentences) if "place" in one.slots] for story in told]
     labels = np.array([ats.index(story.evidence_at[0]) for ats, story in zip(named, told, strict=True)])
@@ -279,8 +272,6 @@ def test_stories_read_like_this(knobs: dict[str, Any], text: str) -> None:
     [
         ({"facts": 1}, "facts=1 must be 2 to 40"),
         ({"facts": 3, "rivals": 3}, "rivals=3 must be 0 to 2"),
-        ({"distance": 6}, "distance=6 must be 0 to 5"),
-        ({"distance": 1, "distractors": "before"}, "distance=1 must be 0 to 0"),
         ({"claim": True, "hops": 2}, "claim=True is about one fact"),
         ({"wordings": "more", "voice": "active"}, "voice='active' has no effect with wordings='more'"),
         ({"facts": 2, "distractors": "around"}, "needs two sentences to stand around"),
