@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
