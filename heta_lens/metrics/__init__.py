@@ -17,7 +17,7 @@ from heta_lens.metrics.interventions import (
     patch_correlation,
 )
 from heta_lens.metrics.metric_case import Metric, MetricCase
-from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area, summed
+from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.robustness import (
     FEW,
@@ -74,7 +74,6 @@ __all__ = [
     "sensitivity",
     "soft",
     "soft_area",
-    "summed",
     "under_noise",
     "with_mean",
 ]
