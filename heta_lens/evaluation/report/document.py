@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from string import ascii_lowercase
 from typing import NamedTuple, TypeAlias
 
@@ -14,7 +13,6 @@ from heta_lens._util.text import legible
 
 INK, QUIET, PAPER = "#222222", "#777777", "#ffffff"  # colours of figures that a page replaces by its own colours
 LONG = 40  # characters of a cell without line breaks
-FORMULA = "=+-@\t\r\n＝＋－＠"  # first characters of cells that a spreadsheet takes for a formula
 
 
 @dataclass(frozen=True)
@@ -142,22 +140,5 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def sheet(frame: pd.DataFrame) -> str:
-    """Write a table as CSV, with an apostrophe before texts that a spreadsheet would take for a formula.
-
-    Programs that read the file take an apostrophe away if the text after all apostrophes begins with one of
-    ``= + - @``, a tab or a line end.
-    """
-    text = frame.map(_csv_cell).to_csv(index=False, lineterminator="\r\n")  # quotes either character of a line end
-    return text.replace("\r\n", "\n")
-
-
-def _csv_cell(cell: object) -> object:
-    if isinstance(cell, float):
-        return None if isnan(cell) else f"{cell:.6g}"  # digits that do not depend on the machine's rounding
-    if not isinstance(cell, str) or not cell.lstrip("'").startswith(tuple(FORMULA)):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    """Write a table as CSV, with six digits, which do not depend on the machine's rounding."""
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")

@@ -1,13 +1,13 @@
 """Figures of a report, as SVG and PDF: values with intervals, values against costs, ranks against costs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from io import BytesIO, StringIO
 from math import ceil, isfinite, isnan
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -18,7 +18,6 @@ from matplotlib.ticker import NullFormatter
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
 from heta_lens.evaluation.report.results import Cell, Measure, Summary
 
-Given = ParamSpec("Given")
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
     "svg.fonttype": "none",  # small, for pages
@@ -72,22 +71,15 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, Drawn]:
-    """Turn a function that draws a figure into a function that returns the figure as SVG and PDF."""
-
-    @wraps(draw)
-    def drawn(*args: Given.args, **options: Given.kwargs) -> Drawn:
-        with matplotlib.rc_context(LOOKS):
-            figure, svg, pdf = draw(*args, **options), StringIO(), BytesIO()
-            FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
-            FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
-        return Drawn(svg.getvalue(), pdf.getvalue())
-
-    return drawn
+def _in_files(figure: Figure) -> Drawn:
+    svg, pdf = StringIO(), BytesIO()
+    FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
+    FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
+    return Drawn(svg.getvalue(), pdf.getvalue())
 
 
-@_in_files
-def dots(summary: Summary, metric: Measure) -> Figure:
+@matplotlib.rc_context(LOOKS)
+def dots(summary: Summary, metric: Measure) -> Drawn:
     """Draw the value of every method with its interval, the best method on top."""
     methods = summary.ranked(metric)
     figure = Figure(figsize=(WIDTH, ROW * len(methods) + 1.1), layout="constrained")
@@ -107,8 +99,8 @@ def dots(summary: Summary, metric: Measure) -> Figure:
     marks = [mark(summary, metric, method) for method in methods]
     for row, (cell, shape) in enumerate(zip(cells, marks, strict=True)):
         _draw_dot(axes, row, cell, shape)
-    _draw_legend(figure, [shape for shape, cell in zip(marks, cells, strict=True) if not isnan(cell.estimate.value)])
-    return figure
+    _draw_legend(figure, marks)
+    return _in_files(figure)
 
 
 def _draw_dot(axes: Axes, row: int, cell: Cell, shape: Mark) -> None:
@@ -140,12 +132,8 @@ def _limits(cells: Sequence[Cell]) -> tuple[float, float]:
 
 def _draw_legend(figure: Figure, marks: Sequence[Mark], place: Any = "outside lower center") -> None:
     used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
-    handles = [Line2D([], [], linestyle="none", **shape.style) for shape in used]
-    if used:
-        figure.legend(
-            handles, [shape.says for shape in used], loc=place, ncols=len(used), frameon=False, fontsize=8,
-            handletextpad=0.1, columnspacing=1.2,
-        )  # fmt: skip
+    handles = [Line2D([], [], linestyle="none", label=shape.says, **shape.style) for shape in used]
+    figure.legend(handles=handles, loc=place, ncols=max(1, len(used)), frameon=False, fontsize=8)
 
 
 def placed(summary: Summary, metric: Measure) -> list[str]:
@@ -159,8 +147,8 @@ def placed(summary: Summary, metric: Measure) -> list[str]:
     ]
 
 
-@_in_files
-def costs(summary: Summary, metric: Measure) -> Figure:
+@matplotlib.rc_context(LOOKS)
+def costs(summary: Summary, metric: Measure) -> Drawn:
     """Draw the value of every method against its seconds per prompt."""
     methods = placed(summary, metric)
     figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(methods) / 2) * KEY_LINE), layout="constrained")
@@ -183,34 +171,26 @@ def costs(summary: Summary, metric: Measure) -> Figure:
         axes.plot([x], [cell.estimate.value], linestyle="none", **shape.style)
     _draw_legend(figure, marks, "outside upper center")
     _number(figure, axes, methods, [(x, cell.estimate.value) for x, cell in zip(seconds, cells, strict=True)])
-    return figure
+    return _in_files(figure)
 
 
 def _number(figure: Figure, axes: Axes, methods: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
     """Write a number by each point, and the methods of the numbers below."""
     for number, point in enumerate(points, 1):
         axes.annotate(str(number), point, (5, 3), textcoords="offset points", fontsize=8)
-    nothing = [Line2D([], [], linestyle="none") for _ in methods]
-    figure.legend(
-        nothing, [f"{number}  {method}" for number, method in enumerate(methods, 1)], loc="outside lower center",
-        ncols=2, frameon=False, fontsize=8, handlelength=0, handletextpad=0, labelspacing=0.2,
-    )  # fmt: skip
+    lines = [Line2D([], [], linestyle="none", label=f"{number}  {method}") for number, method in enumerate(methods, 1)]
+    figure.legend(handles=lines, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the points of cost and rank that no other point beats in one number without losing in the other."""
-    return [
-        place
-        for place, (cost, rank) in enumerate(points)
-        if not any(
-            (other_cost <= cost and other_rank <= rank) and (other_cost < cost or other_rank < rank)
-            for other_cost, other_rank in points
-        )
-    ]
+    costs_and_ranks = np.array(points).reshape(-1, 2)
+    no_worse = (costs_and_ranks[:, None] <= costs_and_ranks).all(-1)  # of every point, than every other
+    return np.flatnonzero(~(no_worse & ~no_worse.T).any(0)).tolist()
 
 
-@_in_files
-def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
+@matplotlib.rc_context(LOOKS)
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Drawn:
     """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
     rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
     figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(rows) / 2) * KEY_LINE), layout="constrained")
@@ -229,4 +209,4 @@ def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
         shape = ON_FRONTIER if place in best else OFF_FRONTIER
         axes.plot([cost], [rank], linestyle="none", **shape.style)
     _number(figure, axes, [row["method"] for row in rows], points)
-    return figure
+    return _in_files(figure)

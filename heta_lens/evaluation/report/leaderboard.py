@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, product
+from itertools import product
 from math import ceil, isnan, nan
 from pathlib import Path
 from statistics import fmean, median
@@ -15,10 +15,10 @@ from heta_lens._util.files import write_atomically
 from heta_lens._util.python import check_extra
 from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
+from heta_lens.evaluation.report.folder_report import BETTER, WORSE
 from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
 from heta_lens.evaluation.statistics import DRAWS, Difference, corrected
 
-BETTER, WORSE = "▲", "▼"
 SIGNS = {1: f"{BETTER} ", -1: f"{WORSE} ", 0: ""}
 FEW_DRAWS = 10  # more extreme draws, below which a p is not known well
 MOST_DRAWS = 64 * DRAWS
@@ -35,14 +35,15 @@ class Leaderboard:
     def of(cls, folders: Sequence[Path]) -> "Leaderboard":
         """Read folders whose evaluations have the same reference."""
         summaries = [summary(folder) for folder in folders]
-        for (folder, first), (other, second) in combinations(zip(folders, summaries, strict=True), 2):
-            if first.run == second.run:
-                raise ValueError(f"{folder} and {other} hold the same evaluation, which would count twice: give one")
         references = {each.reference: folder for each, folder in zip(summaries, folders, strict=True)}
         if len(references) > 1:
             listed = "; ".join(f"{name} in {folder}" for name, folder in references.items())
             raise ValueError(f"the evaluations compare methods with different ones ({listed}): evaluate one in all")
-        names = _names([*map(_title, summaries)], [folder.resolve() for folder in folders])
+        titles = [*map(_title, summaries)]
+        names = [
+            f"{title} [{folder}]" if titles.count(title) > 1 else title
+            for title, folder in zip(titles, folders, strict=True)
+        ]
         return cls(dict(zip(names, summaries, strict=True)), *references)
 
     @cached_property
@@ -128,15 +129,6 @@ def _title(of: Summary) -> str:
     return f"{run.get('suite', 'prompts')}{split}{options} on {run.get('model', 'a model')}{budget}"
 
 
-def _names(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Name evaluations by titles, and equal titles by their folders too, by whole paths if folders have one name."""
-    short = [folder.name for folder in folders]
-    shown = short if len({*short}) == len(short) else [*map(str, folders)]
-    return [
-        f"{title} [{folder}]" if titles.count(title) > 1 else title for title, folder in zip(titles, shown, strict=True)
-    ]
-
-
 def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     """Write tables, a page and a figure into a folder, and return the files."""
     check_extra("matplotlib", "a leaderboard, which has a figure,")
@@ -147,7 +139,7 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     texts = {
         "leaderboard.md": markdown(blocks),
         "leaderboard.html": page("Leaderboard", blocks),
-        "leaderboard.csv": sheet(pd.DataFrame(board.cells, dtype=object)),
+        "leaderboard.csv": sheet(pd.DataFrame(board.cells)),
     }
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     return [write_atomically(folder / name, data) for name, data in {**texts, **figure.files}.items()]

@@ -278,7 +278,7 @@ def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
     elif any(not isnan(each.low) for each in estimates):
         low, high = -inf, inf
     n, clusters = sum(each.n for each in estimates), sum(each.clusters for each in estimates)
-    return Estimate(value, low, high, n, clusters, estimates[0].unit)
+    return Estimate(value, low, high, n, clusters)
 
 
 def changed(

@@ -115,7 +115,7 @@ def _with_interval(estimate: Estimate) -> str:
 def tidy(table: ReproducedTable) -> str:
     """Write the table as CSV with a line per cell; the note of a cell without a number has the reason."""
     places = product(table.blocks, table.printed.rows, table.printed.columns)
-    return sheet(pd.DataFrame([_line(table, Place(*place)) for place in places], dtype=object))
+    return sheet(pd.DataFrame([_line(table, Place(*place)) for place in places]))
 
 
 def _line(table: ReproducedTable, place: Place) -> dict[str, object]:
