@@ -16,17 +16,16 @@ import base64
 import gzip
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from heta_lens._util.files import brief, parse_json, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
@@ -146,18 +145,11 @@ class ExternalScores:
         return cls(**{"method": method, **known})
 
     def __post_init__(self) -> None:
-        wrong = {
-            "it has neither tokens nor ids": not self.tokens and not self.ids,
-            "it has tokens without the text of the tokens": not self.text and not self.ids,
-            "its scores must be finite numbers": not all(map(isfinite, self.scores)),
-            "it has only one of start and stop": bool(self.start) != bool(self.stop),
-        }
         for name in ("tokens", "ids", "start", "stop"):
-            count = len(getattr(self, name))
-            wrong[f"it has {len(self.scores)} scores, and {count} {name}"] = count not in (0, len(self.scores))
-        for reason, holds in wrong.items():
-            if holds:
-                raise ValueError(reason)
+            if (count := len(getattr(self, name))) not in (0, len(self.scores)):
+                raise ValueError(f"it has {len(self.scores)} scores, and {count} {name}")
+        if not (self.ids or (self.text and self.tokens)):
+            raise ValueError("it has neither ids nor a text with its tokens")
         if self.text and self.tokens:
             _ = self.spans  # refuses wrong places
 
@@ -176,27 +168,15 @@ class ExternalScores:
         """Return the scores of the tokens of a prediction; scores of other tokens are shared out by characters."""
         if [*self.ids] == prediction.ids.tolist():
             return [*self.scores]
-        if not self.text or not (self.tokens or self.start):
+        if not (self.text and self.tokens):
             raise ValueError("its ids are not the ids of the prompt: give the text and its tokens beside the ids")
         text, places = prediction.located[0], [Span(*place) for place in prediction.located[1]]
         begin = text.rfind(self.text.strip())
-        whole = Span(begin, begin + len(self.text.strip()))
-        if begin < 0 or _leaves_text_out(prediction, places, whole):
+        if begin < 0:
             raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
         shift = begin - (len(self.text) - len(self.text.lstrip()))
         moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
         return shared_out(self.scores, moved, places)
-
-
-def _leaves_text_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
-    """Check for prompt text outside of ``whole`` that is neither special tokens nor a chat template's."""
-    special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
-    return prediction.prompt.chat is None and any(
-        not is_special
-        and prediction.located[0][slice(*place)].strip()
-        and (place.stop <= whole.start or whole.stop <= place.start)
-        for place, is_special in zip(places, special, strict=True)
-    )
 
 
 def is_external(recipe: Mapping[str, Any]) -> bool:
@@ -224,20 +204,17 @@ class ExternalMethod:
 
     @cached_property
     def _found_by(self) -> Mapping[Any, ExternalScores]:
-        """The rows by the ids of prompts; other rows by texts (also stripped, if unique) and by ids of tokens."""
+        """The rows by the ids of prompts; rows without one by texts and by ids of tokens."""
         unnamed = [row for row in self.rows if not row.prompt]
-        by_text = {row.text: row for row in unnamed if row.text}
-        counts = Counter(map(str.strip, by_text))
         return {
-            **{text.strip(): row for text, row in by_text.items() if counts[text.strip()] == 1},
-            **by_text,
+            **{row.text.strip(): row for row in unnamed if row.text},
             **{tuple(row.ids): row for row in unnamed if row.ids},
             **{("prompt", row.prompt): row for row in self.rows if row.prompt},
         }
 
     def ready(self, instance: Instance, prediction: Prediction) -> Explain:
         """Return a function that gives the scores of this prompt, and refuses any other prompt."""
-        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
+        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text.strip()
         row = next((self._found_by[key] for key in keys if key in self._found_by), None)
         if row is None:
             raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
@@ -291,7 +268,6 @@ def _of_run(path: Path) -> Iterator[ExternalScores]:
 
 
 # ------------------------------------------------------------------------------------- alignment of two tokenizations
-MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # white space in vocabularies
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
 SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
 
@@ -315,8 +291,8 @@ def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
 
     A token for a part of a character's bytes gets the whole character.
     """
-    raw, at, spans = text.encode(errors="surrogatepass"), 0, list[Span]()
-    owners = [number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass")]
+    raw, at, spans = text.encode(), 0, list[Span]()
+    owners = [number for number, character in enumerate(text) for _ in character.encode()]
     for number, token in enumerate(tokens):
         span = _next(token, raw, at)
         if span is None and not SPECIAL.fullmatch(token.strip()):
@@ -346,19 +322,10 @@ def _next(token: str, raw: bytes, at: int) -> Span | None:
 
 def _spellings(token: str) -> Iterator[bytes]:
     """Yield the byte sequences that a token may stand for."""
-    yield token.encode(errors="surrogatepass")
-    yield "".join(MARKED.get(character, character) for character in token).encode(errors="surrogatepass")
-    yield token.removeprefix("##").encode(errors="surrogatepass")
+    for text in (token, token.replace("▁", " "), token.removeprefix("##")):
+        yield text.encode()
     if byte := BYTE.fullmatch(token):
         yield bytes([int(byte[1], 16)])
-    decoded = _of_bytes()
-    if all(character in decoded for character in token):
-        yield bytes(decoded[character] for character in token)
-
-
-@cache
-def _of_bytes() -> dict[str, int]:
-    """Return the bytes of the characters in byte-level vocabularies; printable characters stand for themselves."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    if all(character in byte_of for character in token):
+        yield bytes(byte_of[character] for character in token)

@@ -3,11 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
-from math import inf
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
@@ -40,7 +39,7 @@ from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
-EVERY = 15.0  # seconds between two lines of progress
+EVERY, PERIOD = 15.0, 600.0  # seconds between two lines of progress, and that an estimate of the rest goes by
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
@@ -116,7 +115,7 @@ def evaluate(
     with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, progress_of(run, progress) as look:
         if workers.here:
             with threads_limited(workers.threads):
-                work(run, setup, PromptEvaluator(load(), by_label), longest_first=False, look=look)
+                work(run, setup, PromptEvaluator(load(), by_label), look)
             return
         count = max(1, min(workers.count, len(numbered)))
         if workers.engine == "ray":
@@ -134,30 +133,25 @@ def digest(instances: Sequence[Instance]) -> str:
 @contextmanager
 def progress_of(run: RunDatabase, shown: bool, title: str = "evaluating") -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
-    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
+    total, console, last = sum(run.counts().values()), Console(stderr=True), perf_counter()
+    columns = TextColumn(escape(title)), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     has_bar = console.is_terminal or console.is_jupyter
-    columns = TextColumn(escape(title)), BarColumn(), TextColumn("{task.fields[done]}")
-    bar = Progress(*columns, console=console, disable=not shown)
-    task = bar.add_task("", total=total, done="")
+    bar = Progress(*columns, console=console, disable=not (shown and has_bar), speed_estimate_period=PERIOD)
+    task = bar.add_task("", total=total)
 
-    def show(every: float = 0.5 if has_bar else EVERY) -> None:
+    def show() -> None:
         nonlocal last
-        if not shown or perf_counter() - last < every:
-            return
-        last, counts, seconds = perf_counter(), run.counts(), run.seconds_left()
-        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
-        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
+        counts = run.counts()
         completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
-        done = f"{completed} of {total} done{left}"
-        bar.update(task, completed=completed, done=done)
-        if not has_bar:
-            console.print(done, markup=False, highlight=False, soft_wrap=True)
+        bar.update(task, completed=completed)
+        if shown and not has_bar and perf_counter() - last > EVERY:
+            last, seconds = perf_counter(), bar.tasks[task].time_remaining
+            left = "" if seconds is None else f", about {timedelta(seconds=round(seconds))} left"
+            console.print(f"{completed} of {total} done{left}", highlight=False)
 
     show()
-    with bar if has_bar else nullcontext():
+    with bar:
         yield show
-        if has_bar:
-            show(0.0)
 
 
 def attribute_dataset(

@@ -298,7 +298,7 @@ class Reproduction:
             opened(folder, request, [*enumerate(prompts)], metrics, retry_failed=self.retry_failed) as run,
             progress_of(run, self.progress, legible(folder.name)) as look,
         ):
-            work(run, setup, evaluator, longest_first=False, look=look)
+            work(run, setup, evaluator, look)
             records = {record.key: record for record in run.records()}
         return {label: [records[instance.id, label] for instance in prompts] for label in evaluator.entries}
 
