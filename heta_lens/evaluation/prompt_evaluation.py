@@ -260,22 +260,15 @@ class PromptEvaluator:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
-                    shared = self.prepared(instance) if shared is None else shared
-                    outcome = self.outcome(task, label, shared)
+                    shared = shared or MetricCache(ask(self.model, instance))
+                    case = explained(self.model, instance, shared, self.entries[label].ready)
+                    outcome = Outcome(record_of(case, label, task.pending[label]), case.attribution)
             except NotApplicable as refusal:
                 outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
             except Exception as error:
                 failed, place = description(error), raised_at(error)
                 outcome = Outcome(Record(instance.id, label, instance.template, failed=failed, failed_at=place))
             yield outcome
-
-    def prepared(self, instance: Instance) -> Any:
-        """Return what all methods share on a prompt."""
-        return MetricCache(ask(self.model, instance))
-
-    def outcome(self, task: Task, label: str, shared: Any) -> Outcome:
-        case = explained(self.model, task.instance, shared, self.entries[label].ready)
-        return Outcome(record_of(case, label, task.pending[label]), case.attribution)
 
 
 @one_at_a_time("model")

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens.data.instance import Instance
@@ -131,10 +130,10 @@ def digest(instances: Sequence[Instance]) -> str:
 
 
 @contextmanager
-def progress_of(run: RunDatabase, shown: bool, title: str = "evaluating") -> Iterator[Callable[[], None]]:
+def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
     total, console, last = sum(run.counts().values()), Console(stderr=True), perf_counter()
-    columns = TextColumn(escape(title)), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     has_bar = console.is_terminal or console.is_jupyter
     bar = Progress(*columns, console=console, disable=not (shown and has_bar), speed_estimate_period=PERIOD)
     task = bar.add_task("", total=total)

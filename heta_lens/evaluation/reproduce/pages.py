@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import inf, isfinite, isinf
 
 import pandas as pd
 
@@ -12,7 +11,6 @@ from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import Block as Part
 from heta_lens.evaluation.report.document import Footnotes, Heading, Notes, Paragraph, Table, markdown, sheet
 from heta_lens.evaluation.reproduce.cells import Figure, Place, Printed
-from heta_lens.evaluation.statistics import Estimate
 
 NEEDS = "needs --model"
 
@@ -61,9 +59,6 @@ def _legend(table: ReproducedTable) -> Iterator[str]:
         "Ours: in brackets the 95 % interval, by the bootstrap over templates of prompts. One without width means that "
         "all agree, not that more would."
     )
-    estimates = [figure.estimate for figure in table.ours.values() if figure.estimate]
-    if any(isinf(end) for estimate in estimates for end in (estimate.low, estimate.high)):
-        yield "An end is infinite where prompts are so few or so alike, or effects so small, that they give no bound."
     filled = {place.model for place in table.ours}
     if hubs := dict.fromkeys(block.hub for block in table.printed.blocks if block.model not in filled):
         yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
@@ -98,18 +93,7 @@ def _ours(table: ReproducedTable, place: Place, notes: Footnotes) -> str:
     if place not in table.ours:
         return NEEDS
     figure = table.ours[place]
-    if figure.estimate is None:
-        text = NEEDS if any(note.startswith(NEEDS) for note in figure.notes) else "none"
-    else:
-        text = _with_interval(figure.estimate)
-    return text + notes.marks(figure.notes)
-
-
-def _with_interval(estimate: Estimate) -> str:
-    if not 100 <= abs(estimate.value) < inf:
-        return wording.with_interval(estimate)
-    ends = f" [{estimate.low:,.0f}, {estimate.high:,.0f}]" if isfinite(estimate.low) else ""
-    return f"{estimate.value:,.0f}{ends}"
+    return (wording.with_interval(figure.estimate) if figure.estimate else "none") + notes.marks(figure.notes)
 
 
 def tidy(table: ReproducedTable) -> str:

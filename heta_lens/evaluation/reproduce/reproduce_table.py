@@ -1,7 +1,7 @@
 """`reproduce`: from the name of a printed table to the runs behind the table, and to its pages."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,21 +9,11 @@ from statistics import mean
 from typing import Any
 
 from heta_lens._util.files import write_atomically
-from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens._util.options import check_choice, check_names
 from heta_lens._util.python import quietly
-from heta_lens._util.text import legible
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.evaluation.prompt_evaluation import (
-    Entry,
-    Outcome,
-    PromptEvaluator,
-    Task,
-    ask,
-    description,
-    explained,
-    record_of,
-)
+from heta_lens.evaluation.prompt_evaluation import Entry, description
 from heta_lens.evaluation.report.results import counted
 from heta_lens.evaluation.reproduce.cells import (
     TABLES,
@@ -31,20 +21,16 @@ from heta_lens.evaluation.reproduce.cells import (
     Place,
     Printed,
     Recipe,
-    Trial,
     figure,
     printed,
+    table_metrics,
 )
-from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
-from heta_lens.evaluation.reproduce.rows import Effort, recombined
-from heta_lens.evaluation.run_database import Record, opened
-from heta_lens.evaluation.runner import digest, progress_of
-from heta_lens.evaluation.workers import Setup, work
+from heta_lens.evaluation.reproduce.pages import ReproducedTable, tidy, written
+from heta_lens.evaluation.reproduce.rows import Effort
+from heta_lens.evaluation.run_database import Record, read_records
+from heta_lens.evaluation.runner import evaluate
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.metrics import METRICS, Metric
-from heta_lens.metrics.robustness import Explain
 from heta_lens.model import loading, tokenizer
-from heta_lens.prediction.prediction import Prediction
 
 QUICK = Effort(
     limit=3,
@@ -141,54 +127,28 @@ def reproduce(
         raise ValueError(f"quick=True makes its own prompts: leave out paths= ({', '.join(paths)})")
     for name in paths or {}:
         check_choice("a name in paths", name, [known for known, source in READ.items() if not source.instead])
+    options, usual = options or {}, QUICK if quick else WHOLE
+    check_names(Heta, options)
+    for name in options:
+        if name in ("variant", "beta", "gamma", "batch"):
+            raise ValueError(f"{name} is what the rows of tables say: leave {name} out of options=")
+    effort = replace(usual, limit=usual.limit if limit is None else limit, heta={**usual.heta, **options})
+    effort.full()  # refuses options that do not go together
     reproduced = Reproduction(
         printed=printed()[table],
         recipe=TABLES[table],
-        effort=_effort(QUICK if quick else WHOLE, limit, options or {}),
+        effort=effort,
         quick=quick,
         model=model or "demo",
         load_options=load_options or {},
         out=Path(out),
         paths=paths or {},
         seed=seed,
-        retry_failed=retry_failed,
-        progress=progress,
+        run_options={"progress": progress, "retry_failed": retry_failed},
     ).run()
     Path(out).mkdir(parents=True, exist_ok=True)  # without readable data sets, no run has made the folder
     texts = {"md": written(reproduced), "csv": tidy(reproduced)}
     return [write_atomically(Path(out) / f"{table}.{kind}", text) for kind, text in texts.items()]
-
-
-def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Effort:
-    check_names(Heta, options)
-    for name in options:
-        if name in ("variant", "beta", "gamma", "batch"):
-            raise ValueError(f"{name} is what the rows of tables say: leave {name} out of options=")
-    if limit is not None:
-        check_at_least("limit", limit, 1, whole=True)
-    effort = replace(usual, limit=limit or usual.limit, heta={**usual.heta, **options})
-    effort.full()  # refuses options that do not go together
-    return effort
-
-
-@dataclass(frozen=True, eq=False)
-class RowEvaluator(PromptEvaluator):
-    """A model and the methods of a table's rows; memory is measured on the prompts ``firsts`` alone."""
-
-    full: Heta
-    window: int
-    firsts: Collection[str]
-
-    def prepared(self, instance: Instance) -> Trial:
-        return Trial(ask(self.model, instance), self.full, self.window, instance.id in self.firsts)
-
-    def outcome(self, task: Task, label: str, shared: Trial) -> Outcome:
-        def ready(instance: Instance, prediction: Prediction) -> Explain:
-            return recombined(self.entries[label].ready(instance, prediction), shared.full, shared.known)
-
-        case = explained(self.model, task.instance, shared.measurements, ready)
-        metrics = {name: shared.metrics.get(name) or metric for name, metric in task.pending[label].items()}
-        return Outcome(record_of(case, label, metrics))
 
 
 @dataclass(frozen=True)
@@ -204,8 +164,7 @@ class Reproduction:
     out: Path
     paths: Mapping[str, str | Path]
     seed: int
-    retry_failed: bool
-    progress: bool
+    run_options: Mapping[str, bool]
 
     def run(self) -> ReproducedTable:
         model = loading.load_model(self.model, **self.load_options)
@@ -216,13 +175,9 @@ class Reproduction:
                 drawn[names] = self._prompts(names[0], model)
             except Exception as error:
                 unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
-        entries = {entry.label: entry for entry in self.entries.values()}
-        full = quietly(partial(self.effort.full, **self._extra))
-        firsts = {instances[0].id for instances in drawn.values()}
-        evaluator = RowEvaluator(model, entries, full, self.effort.smaller.get("window", 512), firsts)
         records: dict[str, dict[str, list[Record]]] = {}
         for names, instances in drawn.items():
-            records |= dict.fromkeys(names, self._records(names, instances, evaluator))
+            records |= dict.fromkeys(names, self._records(names, instances, model))
         return ReproducedTable(
             printed=self.printed,
             ours=dict(self._figures(records, unread)),
@@ -275,32 +230,26 @@ class Reproduction:
             options["says"] = partial(tokenizer.next_word, model)
         return suite(source.suite, self.paths.get(name), limit=self.effort.limit, seed=self.seed, **options)
 
-    def _records(
-        self, names: Sequence[str], prompts: Sequence[Instance], evaluator: RowEvaluator
-    ) -> dict[str, list[Record]]:
+    def _records(self, names: Sequence[str], prompts: Sequence[Instance], model: Any) -> dict[str, list[Record]]:
         """Evaluate the methods of all rows on the prompts of a source, and return the records by label."""
         source = self._source(names[0])
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
-        metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
-        loading_facts = {name: str(value) for name, value in self.load_options.items()}
+        metrics = dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))
+        full = quietly(partial(self.effort.full, **self._extra))
+        own = table_metrics(full, self.effort.smaller.get("window", 512), prompts[0].id)
         folder = self.out / "figures" / self.printed.name / source.label.replace(" ", ",")
-        request = {
+        loaded = {name: str(value) for name, value in self.load_options.items()}
+        facts = {
             "model": self.model,
-            **({"loading": loading_facts} if loading_facts else {}),
-            **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
-            "methods": {label: entry.recipe for label, entry in evaluator.entries.items()},
+            "suite": source.label,
+            "seed": self.seed,
+            **({"loading": loaded} if loaded else {}),
         }
-        # A trial has its own metrics in the place of these.
-        of_trials = {name: Metric(name, lambda _: {}) for name in metrics if name not in METRICS}
-        by_id = {each.id: each for each in prompts}
-        setup = Setup(lambda: evaluator.model, evaluator.entries, metrics, of_trials, by_id)
-        with (
-            opened(folder, request, [*enumerate(prompts)], metrics, retry_failed=self.retry_failed) as run,
-            progress_of(run, self.progress, legible(folder.name)) as look,
-        ):
-            work(run, setup, evaluator, look)
-            records = {record.key: record for record in run.records()}
-        return {label: [records[instance.id, label] for instance in prompts] for label in evaluator.entries}
+        entries = {entry.label: entry for entry in self.entries.values()}
+        given = [own.get(name, name) for name in metrics]
+        evaluate(model, prompts, [*entries.values()], given, folder, facts=facts, **self.run_options)
+        records = {record.key: record for record in read_records(folder)}
+        return {label: [records[instance.id, label] for instance in prompts] for label in entries}
 
     def _figures(
         self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]
@@ -310,10 +259,7 @@ class Reproduction:
                 method, measured = (column, row) if self.recipe.turned else (row, column)
                 measure, label = self.recipe.measures[measured], self.entries[method].label
                 of_method = {name: of[label] for name, of in records.items() if name in measure.sources}
-                made = figure(measure, of_method, unread)
-                if self.quick and all(record.failed for of in of_method.values() for record in of):
-                    made = replace(made, notes=tuple(f"{NEEDS}: {note}" for note in made.notes))
-                yield Place(self._block, row, column), made
+                yield Place(self._block, row, column), figure(measure, of_method, unread)
 
     def _about(self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]) -> Iterator[str]:
         models = dict.fromkeys(block.model for block in self.printed.blocks)
@@ -325,8 +271,6 @@ class Reproduction:
             yield f"{reason}."
         rows = "; ".join(f"{row}: {entry.label}" for row, entry in self.entries.items())
         yield f"How the rows are made: {rows}."
-        if layers := self._extra.get("layers"):
-            yield f"Curvature is that of the last {layers} layers in all rows, as the paper has it for this model."
         if self.quick:
             yield (
                 "This is the quick way: a small model, few prompts, and less of everything (windows, ranks, layers, "
@@ -335,13 +279,7 @@ class Reproduction:
 
     def _described(self, name: str, by_label: Mapping[str, list[Record]]) -> str:
         """Describe the prompts of a source."""
-        records = [record for of_method in by_label.values() for record in of_method]
-        tokens = [record.tokens for record in records if record.tokens]
-        size = counted(len({record.instance for record in records}), "prompt")
-        size += f", {mean(tokens):.0f} tokens on average" if tokens else ""
+        tokens = {record.instance: record.tokens for of_method in by_label.values() for record in of_method}
+        size = f"{counted(len(tokens), 'prompt')}, {mean(tokens.values()):.0f} tokens on average"
         source = self._source(name)
-        if not source.instead:
-            return f"{NAMES[name]} ({size})"
-        if name in READ and not READ[name].instead:
-            return f"{source.label} in place of {NAMES[name]} ({size})"
-        return f"{NAMES[name]}: {source.label} ({size})"
+        return f"{NAMES[name]}: {source.label} ({size})" if source.instead else f"{NAMES[name]} ({size})"

@@ -1,22 +1,14 @@
-"""The rows of printed tables: methods and their options, and HETA configurations made of shared parts."""
+"""The rows of printed tables: methods and their options."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-
-from heta_lens._util.numerics import Samples
-from heta_lens._util.options import settings
 from heta_lens._util.python import quietly
-from heta_lens.attribution import Attribution
 from heta_lens.evaluation.prompt_evaluation import Entry
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.heta.score import Parts
-from heta_lens.metrics.robustness import Explain
-from heta_lens.prediction.prediction import Prediction
 
 WEIGHTS = re.compile(r"β = ([\d.]+), γ = ([\d.]+)")
 
@@ -43,8 +35,8 @@ HETA: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("Transition Only",), {"variant": "transition_only"}),
     (("Hessian Only", "HETA (w/o KL)"), {"variant": "hessian_only"}),
     (("KL Only", "HETA (w/o Hessian)"), {"variant": "kl_only"}),
-    (("No Transition Gating", "HETA (w/o Transition)", "HETA-No-Gate"), {"variant": "no_gate"}),
-    (("Uniform Transition",), {"variant": "uniform_gate"}),
+    (("No Transition Gating", "HETA (w/o Transition)", "HETA-No-Gate"), {"gate": "none"}),
+    (("Uniform Transition",), {"gate": "uniform"}),
     (("HETA-LR (rank=64)",), {"variant": "lr", **RANK}),
     (("HETA-LS (6 layers)", "HETA-LS (top 6 layers)", "HETA (Full, 6 layers)"), {"variant": "ls", "layers": 6}),
     (("HETA-LS (4 layers)",), {"variant": "ls", "layers": 4}),
@@ -83,48 +75,5 @@ class Effort:
         return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
     def full(self, **extra: Any) -> Heta:
-        """Make the method whose parts all configurations of HETA share."""
+        """Make the method that windows and memory are compared with."""
         return Heta(**{**self.heta, **extra})
-
-
-Known = dict[tuple[Any, ...], Attribution]
-
-
-@dataclass(frozen=True, eq=False)
-class Recombined:
-    """A configuration of HETA made of the parts M, S and I of the ``full`` method, computed once per prediction."""
-
-    configuration: Heta
-    full: Heta
-    known: Known
-
-    def __call__(self, prediction: Prediction) -> Attribution:
-        attribution, configuration = parts_of(self.full, prediction, self.known), self.configuration
-        gate, curvature, information = (attribution.parts[name] for name in ("gate", "curvature", "information"))
-        if configuration.recipe.gate != "flow":
-            gate = torch.ones_like(gate) / (len(attribution) if configuration.recipe.gate == "uniform" else 1)
-        beta, gamma = configuration.weights
-        samples = Samples.even(curvature[None]) if beta else None
-        parts = Parts(gate, samples, information if gamma else None, beta, gamma, configuration.combine)
-        options = {**attribution.options, **settings(configuration)}
-        return replace(attribution, scores=parts.score(configuration.balance), options=options)
-
-
-def parts_of(full: Heta, prediction: Prediction, known: Known) -> Attribution:
-    """Return the full method's attribution of a prediction, computed once."""
-    activations = (prediction.embeddings, prediction.log_probs)
-    raw = (value.detach().cpu().double().numpy().tobytes() for value in activations)
-    key = (repr(full.chosen), prediction.target, len(prediction.prompt.user_hooks), *prediction.ids.tolist(), *raw)
-    if key not in known:
-        known[key] = full(prediction)
-    return known[key]
-
-
-def recombined(method: Explain, full: Heta, known: Known) -> Explain:
-    """Return a method as a recombination of the full method's parts if possible, or else the method as it is."""
-    if not isinstance(method, Heta) or (method.recipe.approximate and method.recipe != full.recipe):
-        return method
-    own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
-    same = all(full.chosen.get(name) == value for name, value in own.items())
-    plain = not (full.tolerance or full.prune or full.interactions or full.audit)
-    return Recombined(method, full, known) if same and plain and full.weights == (0.5, 0.5) else method
