@@ -10,12 +10,7 @@ Item = TypeVar("Item")
 
 FORM = re.compile(r"(\d+|auto)/(\d+)")
 FOLDERS = "shard-*-of-*"
-STEP = "SLURM_ARRAY_TASK_STEP"
-SCHEDULERS = (  # environment variables: the number of the process, the count, and the first number
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-    ("RANK", "WORLD_SIZE", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", ""),
-)
+NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process
 
 
 @dataclass(frozen=True, order=True)
@@ -31,36 +26,16 @@ class Shard:
 
     @classmethod
     def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
-        """Read ``"0/3"``, or ``"auto/3"`` or ``"auto"``, for which the scheduler of the process sets variables."""
-        if written == "auto":
-            return cls._scheduled(environment)
+        """Read ``"0/3"``, or ``"auto/3"``, for which the scheduler of the process sets a variable."""
         match = FORM.fullmatch(written)
         if match is None:
-            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3, nor auto")
+            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3")
         index, count = match.groups()
         if index == "auto":
-            names = [name for name, _, _ in SCHEDULERS]
-            if not (known := [name for name in names if name in environment]):
-                raise ValueError(f"shard='auto/…', and the environment has none of {', '.join(names)}")
-            return cls(_number(environment, known[0]), int(count))
+            index = next((environment[name] for name in NUMBERS if name in environment), None)
+            if index is None:
+                raise ValueError(f"shard={written!r}, and the environment has none of {', '.join(NUMBERS)}")
         return cls(int(index), int(count))
-
-    @classmethod
-    def _scheduled(cls, environment: Mapping[str, str]) -> "Shard":
-        for name, count, first in SCHEDULERS:
-            if name in environment and count in environment:
-                number, total = _number(environment, name), _number(environment, count)
-                begin = _number(environment, first) if first in environment else 0
-                step = _number(environment, STEP) if first and STEP in environment else 1
-                index, between = divmod(number - begin, step)
-                if between or not 0 <= index < total or (total == 1 and begin):
-                    raise ValueError(
-                        f"shard='auto', and number {number} in an array of {total} jobs is only a part of the shards: "
-                        "give the count, as auto/16, and numbers from 0"
-                    )
-                return cls(index, total)
-        names = "; ".join(f"{name} and {count}" for name, count, _ in SCHEDULERS)
-        raise ValueError(f"shard='auto', and the environment has none of these: {names}")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -76,9 +51,3 @@ class Shard:
 
     def of(self, items: list[Item]) -> list[Item]:
         return items[self.index :: self.count]
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    if not environment[name].isdecimal():
-        raise ValueError(f"shard='auto', and the environment has {name}={environment[name]!r}, which is no number")
-    return int(environment[name])

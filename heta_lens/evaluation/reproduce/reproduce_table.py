@@ -239,12 +239,7 @@ class Reproduction:
         own = table_metrics(full, self.effort.smaller.get("window", 512), prompts[0].id)
         folder = self.out / "figures" / self.printed.name / source.label.replace(" ", ",")
         loaded = {name: str(value) for name, value in self.load_options.items()}
-        facts = {
-            "model": self.model,
-            "suite": source.label,
-            "seed": self.seed,
-            **({"loading": loaded} if loaded else {}),
-        }
+        facts = {"model": self.model, "suite": source.label, "seed": self.seed, "loading": loaded}
         entries = {entry.label: entry for entry in self.entries.values()}
         given = [own.get(name, name) for name in metrics]
         evaluate(model, prompts, [*entries.values()], given, folder, facts=facts, **self.run_options)
