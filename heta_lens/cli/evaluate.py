@@ -104,7 +104,6 @@ OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
 def report(
     *,
     folders: Annotated[list[Path], Argument(metavar="DIR…", help="What evaluate was given as --out.")],
-    against: Annotated[str | None, Option(metavar="METRIC", help="The metric that costs are drawn against.")] = None,
     intervals: Intervals = False,
     out: Annotated[Path | None, Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
@@ -116,10 +115,8 @@ def report(
     if len(folders) == 1:
         if out is not None:
             raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
-        _write_report(folders[0], against, intervals=intervals)
+        _write_report(folders[0], intervals=intervals)
         return
-    if against is not None:
-        raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
     from heta_lens.evaluation.report.leaderboard import Leaderboard, standings, write_leaderboard
 
     board, out = Leaderboard.of(folders), (out or LEADERBOARD).expanduser()
@@ -128,12 +125,12 @@ def report(
     _show_blocks(standings(board), written, out)
 
 
-def _write_report(folder: Path, against: str | None = None, *, intervals: bool) -> None:
+def _write_report(folder: Path, *, intervals: bool) -> None:
     from heta_lens.evaluation.report.folder_report import overview, result_rows, write_summary
     from heta_lens.evaluation.report.results import summary
 
     results = summary(folder)
-    written = write_summary(results, folder, against)
+    written = write_summary(results, folder)
     costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
     rows = [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
     add(folder=folder, files=written, results=[*result_rows(results)], costs=rows)

@@ -26,12 +26,8 @@ def test_a_report_and_a_leaderboard_are_printed(tmp_path: Path) -> None:
     board = run("report", *folders, "--out", str(tmp_path / "board"))
     rows = {row.split()[0] for row in board.stdout.splitlines() if row}
     assert {"recency", "random"} <= rows and "than recency" in board.stdout
-    for words, message in (
-        ((folders[0], "--out", "x"), "--out x is for a leaderboard of several DIRs"),
-        ((*folders, "--against", "f1"), "--against f1 is for the report of one DIR"),
-    ):
-        refused = run("report", *words)
-        assert refused.exit_code == 2 and message in refused.stderr
+    refused = run("report", folders[0], "--out", "x")
+    assert refused.exit_code == 2 and "--out x is for a leaderboard of several DIRs" in refused.stderr
 
 
 @pytest.mark.thorough

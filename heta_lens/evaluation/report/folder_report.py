@@ -1,11 +1,11 @@
 """The report of an evaluation: tables, figures and a page, written into the folder of the evaluation.
 
-``report.md``, ``results.csv``, ``missing.csv`` and the figures of values depend on the values alone. Costs are apart,
-in ``costs.csv``, ``figures/costs.svg`` and the last section of ``report.html``, because seconds differ from run to run.
+``report.md``, ``results.csv``, ``missing.csv`` and the figures depend on the values alone. Costs are apart, in
+``costs.csv`` and the last section of ``report.html``, because seconds differ from run to run.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import ceil, isnan
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 
 from heta_lens._util.files import write_atomically
-from heta_lens._util.options import check_choice
 from heta_lens._util.python import check_extra
 from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import (
@@ -37,20 +36,16 @@ BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
 MORE, LESS = "↑", "↓"  # better
 
 
-def write_report(folder: str | PathLike[str], against: str | None = None) -> list[Path]:
-    """Write the report of a folder into the folder, and return the files.
-
-    ``against`` is the metric in the figure of costs; by default the first metric with a value.
-    """
-    return write_summary(summary(Path(folder)), Path(folder), against)
+def write_report(folder: str | PathLike[str]) -> list[Path]:
+    """Write the report of a folder into the folder, and return the files."""
+    return write_summary(summary(Path(folder)), Path(folder))
 
 
-def write_summary(results: Summary, folder: Path, against: str | None = None) -> list[Path]:
+def write_summary(results: Summary, folder: Path) -> list[Path]:
     """Write the report of a summary into a folder, and return the files."""
     check_extra("matplotlib", "a report, which has figures,")
-    from heta_lens.evaluation.report.figures import costs, dots, placed  # matplotlib is slow to import
+    from heta_lens.evaluation.report.figures import dots  # matplotlib is slow to import
 
-    shown = _against(results, against)
     figures = {
         name: Figure(
             f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}",
@@ -59,28 +54,18 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
         )
         for number, (name, metric) in enumerate(results.metrics.items(), 1)
     }
-    cost = Figure("costs", costs(results, shown), f"{shown.title} against seconds per prompt")
     title = f"{results.run.get('suite', 'An evaluation')} on {results.run.get('model', 'a model')}"
     blocks = [*_document(results, title, figures)]
-    hidden = [method for method in results.methods if method not in placed(results, shown)]
     texts = {
         "report.md": markdown([*blocks, Paragraph("Costs are in costs.csv and at the end of report.html.")]),
-        "report.html": page(title, [*blocks, *_costs(results, cost, hidden)]),
+        "report.html": page(title, [*blocks, *_costs(results)]),
         "results.csv": sheet(pd.DataFrame(result_rows(results))),
         "missing.csv": sheet(_missing_table(results)),
         "costs.csv": sheet(_costs_table(results)),
     }
-    drawn = {path: data for figure in [*figures.values(), cost] for path, data in figure.files.items()}
+    drawn = {path: data for figure in figures.values() for path, data in figure.files.items()}
     (folder / "figures").mkdir(exist_ok=True)
     return [write_atomically(folder / name, data) for name, data in {**texts, **drawn}.items()]
-
-
-def _against(results: Summary, name: str | None) -> Measure:
-    if name is None:
-        valued = (metric for (metric, _), cell in results.cells.items() if cell.estimate.n)
-        name = next(valued, next(iter(results.metrics)))
-    check_choice("against", name, results.metrics)
-    return results.metrics[name]
 
 
 def _document(results: Summary, title: str, figures: Mapping[str, Figure]) -> Iterator[Block]:
@@ -209,18 +194,16 @@ def _missing_table(results: Summary) -> pd.DataFrame:
 
 
 def _missing(results: Summary) -> Block:
-    """Make a table with a row per reason and number of instances: the metrics and the methods together."""
-    titles = {name: metric.title for name, metric in results.metrics.items()}
-    frame = _missing_table(results).replace({"metric": titles})
-    for joined, known in ("metric", results.metrics), ("method", results.methods):
-        by = [column for column in frame.columns if column != joined]
-        groups = frame.groupby(by, sort=False, as_index=False)[joined]
-        frame = groups.agg(lambda names, known=known: "all" if len(names) == len(known) else ", ".join(names))
+    frame = _missing_table(results)
     if frame.empty:
         return Paragraph("Nothing: every method has a value of every metric on every instance.")
-    columns = ["reason", "metric", "method", "instances"]
-    rows = frame[columns].astype(str).to_numpy().tolist()
-    return Table(["reason", "metrics", "methods", "instances"], rows, texts=3)
+
+    def listed(names: pd.Series) -> str:
+        return ", ".join(names.unique())
+
+    by_reason = frame.groupby("reason", sort=False, as_index=False)
+    rows = by_reason.agg({"metric": listed, "method": listed, "instances": "max"}).astype(str).to_numpy().tolist()
+    return Table(["reason", "metrics", "methods", "instances (at most)"], rows, texts=3)
 
 
 def _setup(results: Summary) -> Iterator[Block]:
@@ -266,27 +249,16 @@ def result_rows(results: Summary) -> Iterator[dict[str, Any]]:
         }
 
 
-def _costs(results: Summary, figure: Figure, hidden: Sequence[str]) -> Iterator[Block]:
+def _costs(results: Summary) -> Iterator[Block]:
     yield Heading("Cost")
     yield Paragraph(
         "Medians per prompt (worth: a backward, or a Hessian–vector product (HVP), counts as two forwards); seconds "
         "also with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing "
         "above does."
     )
-    yield figure
-    if hidden:
-        yield Paragraph(f"Not in the figure, without a finite value or a time: {', '.join(hidden)}.")
-    columns = ["method", "seconds", "forwards", "backwards", "HVPs", "worth in forwards", "tokens", "n"]
-    yield Table(columns, [[method, *_cost(results.costs, method)] for method in results.methods])
-
-
-def _cost(costs: pd.DataFrame, method: str) -> list[str]:
-    if method not in costs.index:
-        return ["none (not known, or no instance succeeded)", *[""] * 6]
-    cost = costs.loc[method]
-    seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
-    runs = (f"{cost[name]:g}" for name in ("forwards", "backwards", "hvps", "worth", "tokens"))
-    return [seconds, *runs, f"{cost.n:.0f}"]
+    table = _costs_table(results)
+    rows = table.map(lambda cell: cell if isinstance(cell, str) else f"{cell:.3g}".replace("nan", "none"))
+    yield Table([*table.columns], rows.to_numpy().tolist())
 
 
 def _costs_table(results: Summary) -> pd.DataFrame:
