@@ -2,9 +2,9 @@
 
 A file of scores has a record per prompt and method:
 
-- ``scores`` (or ``score``): a list with a number per token.
-- ``tokens`` (or ``token``) in a ``text``, if possible with ``start`` and ``stop``, the places of the tokens in the
-  text; or ``ids``, the ids of the model's own tokens.
+- ``scores``: a list with a number per token.
+- ``tokens`` in a ``text``, if possible with ``start`` and ``stop``, the places of the tokens in the text; or ``ids``,
+  the ids of the model's own tokens.
 - ``prompt``: the id of the instance. Without an id, the text or the ids find the instance.
 - ``method``: the label of the method; by default the name of the file.
 - ``target``: the explained token, compared with the prediction if given.
@@ -39,7 +39,6 @@ from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
 
 INSEQ = b"inseq.data.attribution"  # at the beginning of files that FeatureAttributionOutput.save of inseq wrote
-SYNONYMS = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}
 TYPES = {
     **dict.fromkeys(("text", "prompt", "method", "target"), str),
     **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
@@ -133,14 +132,9 @@ class ExternalScores:
     @classmethod
     def read(cls, record: Mapping[str, Any], method: str) -> "ExternalScores":
         """Read a record; ``method`` is the label of a record without a label."""
-        if isinstance(record.get("id"), str):  # the id of a prompt, not the ids of tokens
-            record = {"prompt" if name == "id" else name: value for name, value in record.items()}
-        values = {SYNONYMS.get(name, name): value for name, value in record.items() if value is not None}
-        if "scores" not in values:
+        known = {name: value for name, value in record.items() if name in TYPES and value is not None}
+        if "scores" not in known:
             raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
-        if not isinstance(values.get("target", ""), str):
-            del values["target"]  # the two targets of a contrast are not compared with a prediction
-        known = {name: value for name, value in values.items() if name in TYPES}
         check_types(TYPES, known)
         return cls(**{"method": method, **known})
 

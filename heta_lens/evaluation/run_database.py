@@ -32,13 +32,13 @@ Value: TypeAlias = float | int | Sequence[float | int] | None
 Key: TypeAlias = tuple[str, str]  # of a prompt and a method
 
 RUN = "run.sqlite"
-SCHEMA = 1
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers
 ATTEMPTS = 3  # workers that may die of a method on a prompt
 NETWORKS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "fuse.sshfs")  # without WAL
 
 TABLES = """
+PRAGMA user_version = 1;
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE prompts (
     prompt TEXT PRIMARY KEY, number INTEGER NOT NULL, template TEXT NOT NULL,
@@ -211,21 +211,16 @@ class RunDatabase:
             return self.connection.execute(query, values).fetchall()
 
     @property
-    def meta(self) -> dict[str, Any]:
-        """The request, the fingerprint of the model and the versions of libraries."""
-        return {name: json.loads(value) for name, value in self.rows("SELECT name, value FROM meta")}
-
-    @property
     def run(self) -> dict[str, Any]:
         """The request, with the fingerprint of the model and the versions of libraries."""
-        meta = self.meta
-        return {**meta["request"], **{name: meta[name] for name in ("fingerprint", "versions") if name in meta}}
+        meta = {name: json.loads(value) for name, value in self.rows("SELECT name, value FROM meta")}
+        return {**meta.pop("request"), **meta}
 
     # ------------------------------------------------------------------------------------------------------------ tasks
     def check_model(self, fingerprint: Mapping[str, str]) -> None:
         """Keep the model's fingerprint, or refuse a model with another one."""
         with self.writing() as db:
-            kept = self.meta.get("fingerprint")
+            kept = self.run.get("fingerprint")
             if kept is None:
                 db.execute("INSERT INTO meta VALUES ('fingerprint', ?)", [json.dumps(dict(fingerprint))])
             elif different := _different_parts(kept, fingerprint):
@@ -457,12 +452,8 @@ def opened(
 ) -> Iterator[RunDatabase]:
     """Open or make the database of an evaluation, with a task for every prompt and method.
 
-    Args:
-        folder: the folder; it is made if it does not exist.
-        request: what makes the evaluation; a database with another request is refused, but methods may be added.
-        instances: the prompts, with their numbers in the evaluation.
-        metrics: the names of the metrics; a finished task that lacks one is pending again.
-        retry_failed: repeat methods and metrics that raised an error.
+    A database with another request is refused, but methods may be added. Prompts come with their numbers in the
+    evaluation. A finished task that lacks a metric is pending again.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -474,7 +465,7 @@ def opened(
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
-                made = {"schema": SCHEMA, "request": request, "versions": versions()}
+                made = {"request": request, "versions": versions()}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(made[name])) for name in made])
             _check_request(database, request)
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
