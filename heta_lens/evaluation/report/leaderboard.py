@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import ceil, isnan, nan
+from math import ceil, isnan
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -84,41 +83,30 @@ class Leaderboard:
         return self.runs[run].by_metric[metric].difference(method, self.reference, min(draws, MOST_DRAWS)).p
 
     @cached_property
-    def ranks(self) -> dict[str, list[float]]:
-        """The ranks of a method by every metric of every evaluation: 0 for the best of all methods, 1 for the worst."""
-        ranks: dict[str, list[float]] = {method: [] for method in self.methods}
-        for run in self.runs.values():
-            for metric in run.metrics.values():
-                values = {method: run.cells[metric.name, method].estimate.value for method in run.methods}
-                rated = pd.Series(values).dropna().map(metric.goodness)
-                if len(rated) > 1:
-                    for method, rank in rated.rank(ascending=False).to_dict().items():
-                        ranks[str(method)].append((rank - 1) / (len(rated) - 1))
-        return ranks
-
-    def cost(self, method: str, kind: str) -> float:
-        """Return the median over evaluations of the median over prompts."""
-        costs = [float(run.costs.to_dict()[kind][method]) for run in self.runs.values() if method in run.costs.index]
-        return median(costs) if costs else nan
-
-    @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The standings: a row per method, the best method first."""
-        return sorted(map(self._row, self.methods), key=lambda row: (isnan(row["rank"]), row["rank"]))
+        """The standings: a row per method, the best method first.
 
-    def _row(self, method: str) -> dict[str, Any]:
-        verdicts = [row["verdict"] for row in self.cells if row["method"] == method and row["p"] is not None]
-        ranks = self.ranks[method]
-        return {
-            "method": method,
-            "rank": fmean(ranks) if ranks else nan,
-            "ranked": len(ranks),
-            "better": verdicts.count(1),
-            "worse": verdicts.count(-1),
-            "compared": len(verdicts),
-            "worth": self.cost(method, "worth"),
-            "seconds": self.cost(method, "seconds"),
-        }
+        A rank is 0 for the best of all methods by a metric of an evaluation, and 1 for the worst. Costs are medians
+        over evaluations of the medians over prompts.
+        """
+        cells: Any = pd.DataFrame(self.cells)
+        goodness = [self.runs[cell.evaluation].metrics[cell.metric].goodness(cell.value) for cell in cells.itertuples()]
+        by_metric = cells.assign(goodness=goodness).groupby(["evaluation", "metric"])["goodness"]
+        others = by_metric.transform("count") - 1
+        ranked = cells.assign(
+            rank=(by_metric.rank(ascending=False) - 1) / others.where(others > 0),
+            better=cells["verdict"] == 1,
+            worse=cells["verdict"] == -1,
+        )
+        standings = ranked.groupby("method", sort=False).agg(
+            rank=("rank", "mean"),
+            ranked=("rank", "count"),
+            better=("better", "sum"),
+            worse=("worse", "sum"),
+            compared=("p", "count"),
+        )
+        costs = pd.concat([run.costs[["worth", "seconds"]] for run in self.runs.values()]).groupby(level=0).median()
+        return standings.join(costs).reset_index().sort_values("rank", kind="stable").to_dict("records")
 
 
 def _title(of: Summary) -> str:
