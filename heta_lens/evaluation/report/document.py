@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -44,19 +44,13 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()
 
 
-class Drawn(NamedTuple):
-    """A figure, as SVG for a page and as PDF for a paper."""
-
-    svg: str
-    pdf: bytes
-
-
 @dataclass(frozen=True)
 class Figure:
-    """A figure in files of the name ``name``, and a description for readers who cannot see the figure."""
+    """A figure as SVG for a page and as PDF for a paper, and a description for readers who cannot see the figure."""
 
     name: str
-    drawn: Drawn
+    svg: str
+    pdf: bytes
     shows: str
 
     @property
@@ -65,7 +59,7 @@ class Figure:
 
     @property
     def files(self) -> Mapping[str, str | bytes]:
-        return {self.path: self.drawn.svg, f"figures/{self.name}.pdf": self.drawn.pdf}
+        return {self.path: self.svg, f"figures/{self.name}.pdf": self.pdf}
 
 
 Block: TypeAlias = Heading | Paragraph | Notes | Table | Figure

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
+from heta_lens.evaluation.report.document import INK, PAPER, QUIET
 from heta_lens.evaluation.report.results import Measure, Summary
 from heta_lens.evaluation.statistics import Estimate
 
@@ -71,15 +71,15 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _in_files(figure: Figure) -> Drawn:
+def _in_files(figure: Figure) -> tuple[str, bytes]:
     svg, pdf = StringIO(), BytesIO()
     FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
     FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
-    return Drawn(svg.getvalue(), pdf.getvalue())
+    return svg.getvalue(), pdf.getvalue()
 
 
 @matplotlib.rc_context(LOOKS)
-def dots(summary: Summary, metric: Measure) -> Drawn:
+def dots(summary: Summary, metric: Measure) -> tuple[str, bytes]:
     """Draw the value of every method with its interval, the best method on top."""
     methods = summary.ranked(metric)
     figure = Figure(figsize=(WIDTH, ROW * len(methods) + 1.1), layout="constrained")
@@ -133,7 +133,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 @matplotlib.rc_context(LOOKS)
-def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Drawn:
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> tuple[str, bytes]:
     """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
     rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
     figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(rows) / 2) * KEY_LINE), layout="constrained")

@@ -49,7 +49,7 @@ def write_summary(results: Summary, folder: Path) -> list[Path]:
     figures = {
         name: Figure(
             f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}",
-            dots(results, metric),
+            *dots(results, metric),
             f"{metric.title} of every method with its interval, as in the table below",
         )
         for number, (name, metric) in enumerate(results.metrics.items(), 1)

@@ -122,7 +122,7 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     check_extra("matplotlib", "a leaderboard, which has a figure,")
     from heta_lens.evaluation.report.figures import ranks_by_cost  # matplotlib is slow to import
 
-    figure = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
+    figure = Figure("leaderboard", *ranks_by_cost(board.rows), "Mean rank of every method against its cost")
     blocks = [*_document(board, figure)]
     texts = {
         "leaderboard.md": markdown(blocks),
