@@ -92,10 +92,11 @@ def evaluate(
             raise ValueError(f"there are no {kind} to evaluate")
         if repeated := [name for name, count in Counter(given).items() if count > 1]:
             raise ValueError(f"{kind} {', '.join(repeated)} are there more than once")
+    texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
     request = {
         **(facts or {}),
         "instances": len(instances),
-        "texts": digest(instances),
+        "texts": sha256(texts.encode()).hexdigest()[:16],
         "methods": {entry.label: entry.recipe for entry in entries},
         "metrics": {name: metric.about for name, metric in by_name},
     }
@@ -121,12 +122,6 @@ def evaluate(
             work_on_ray(run, setup, workers, count, look)
         else:
             work_in_processes(run, setup, count, look)
-
-
-def digest(instances: Sequence[Instance]) -> str:
-    """Compute a digest that two lists of instances share only if the lists are equal."""
-    texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
-    return sha256(texts.encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -177,21 +172,15 @@ def attribute_dataset(
     the answer, or without an answer the model's own next token.
 
     Args:
-        model: a TransformerLens model, its name, a folder, or a function that loads the model. Several workers load a
-            model each, and cannot take a loaded model.
         source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
-        methods: names with options, as ``"lime samples=200"``; method objects; or functions of the user.
         out: the folder of the scores; it is made if it does not exist.
         fields: the columns of the fields, as in ``{"text": "question"}``.
         split: the split of a suite or data set.
         limit: the largest number of prompts.
         seed: the seed that draws the prompts of a suite.
-        retry_failed: repeat methods that raised an error.
-        progress: show a progress bar, or lines of progress where a bar cannot be drawn.
-        facts: more entries of the request, such as the name of the model.
-        workers: the number and the kind of workers; by default the work is done in this process.
-        shard: explain only the prompts of this shard, in a folder inside ``out``. `merge` joins the shards.
         options: options of the suite, and ``path``, the file of the suite.
+
+    The other arguments are those of `evaluation.evaluate`.
 
     Example:
         scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
