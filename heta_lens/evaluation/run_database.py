@@ -9,7 +9,9 @@ passes on, and a late result of its first owner is dropped. Resuming a run is a 
 """
 
 import json
+import os
 import platform
+import re
 import sqlite3
 import time
 import warnings
@@ -26,7 +28,6 @@ import psutil
 from heta_lens._util.python import versions
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.shards import FOLDERS, Shard
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Key: TypeAlias = tuple[str, str]  # of a prompt and a method
@@ -35,6 +36,9 @@ RUN = "run.sqlite"
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers
 ATTEMPTS = 3  # workers that may die of a method on a prompt
+FORM = re.compile(r"(\d+|auto)/(\d+)")
+FOLDERS = "shard-*-of-*"
+NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process
 NETWORKS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "fuse.sshfs")  # without WAL
 
 TABLES = """
@@ -515,7 +519,44 @@ def _add_tasks(
         db.execute(again, [*metrics, len(metrics)])
 
 
-# -------------------------------------------------------------------------------------------------------------- merging
+# ---------------------------------------------------------------------------------------------------- shards, merging
+@dataclass(frozen=True, order=True)
+class Shard:
+    """A part of an evaluation: every ``count``-th prompt, from the prompt number ``index`` (from 0) on."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard {self} does not exist: shards are counted from 0, as in 0/3, 1/3, 2/3")
+
+    @classmethod
+    def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
+        """Read ``"0/3"``, or ``"auto/3"``, for which the scheduler of the process sets a variable."""
+        match = FORM.fullmatch(written)
+        if match is None:
+            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3")
+        index, count = match.groups()
+        if index == "auto":
+            index = next((environment[name] for name in NUMBERS if name in environment), None)
+            if index is None:
+                raise ValueError(f"shard={written!r}, and the environment has none of {', '.join(NUMBERS)}")
+        return cls(int(index), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the shard's folder inside the folder of the whole evaluation."""
+        return f"shard-{self.index}-of-{self.count}"
+
+    def size(self, total: int) -> int:
+        """Return the number of prompts of the shard, out of ``total``."""
+        return len(range(self.index, total, self.count))
+
+
 MAY_DIFFER = {"shard", "model", "methods"}  # entries of the request that may differ between shards
 
 

@@ -19,9 +19,8 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.prompt_sources import Source, prompts
 from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
-from heta_lens.evaluation.run_database import RunDatabase, allows_many_writers, opened
+from heta_lens.evaluation.run_database import RunDatabase, Shard, allows_many_writers, opened
 from heta_lens.evaluation.saved_scores import SavedScores, load_scores
-from heta_lens.evaluation.shards import Shard
 from heta_lens.evaluation.workers import (
     Setup,
     Workers,
@@ -102,7 +101,8 @@ def evaluate(
     }
     numbered = [*enumerate(instances)]
     if shard is not None:
-        numbered, folder, request = shard.of(numbered), folder / shard.folder, {**request, "shard": str(shard)}
+        numbered = numbered[shard.index :: shard.count]
+        folder, request = folder / shard.folder, {**request, "shard": str(shard)}
     if workers.count > 1 and workers.engine == "local" and not allows_many_writers(folder):
         raise ValueError(
             f"{folder} is on a file system over a network, where only one process can write: give --workers 1, a local "

@@ -20,7 +20,7 @@ from heta_lens.evaluation.reproduce.cells import (
     figure,
     printed,
 )
-from heta_lens.evaluation.reproduce.rows import Effort
+from heta_lens.evaluation.reproduce.reproduce_table import Effort
 from heta_lens.evaluation.run_database import Record
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.metrics import relative_change

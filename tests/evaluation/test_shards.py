@@ -19,14 +19,6 @@ METHODS = "recency", "leave_one_out", "random"
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
-@pytest.mark.parametrize("count", [1, 3, 7])
-def test_every_prompt_is_in_one_shard(count: int) -> None:
-    prompts = [*range(20)]
-    shards = [Shard(index, count).of(prompts) for index in range(count)]
-    assert sorted(prompt for shard in shards for prompt in shard) == prompts
-    assert max(map(len, shards)) - min(map(len, shards)) <= 1
-
-
 @pytest.mark.parametrize("name", ["SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID"])
 def test_a_scheduler_sets_the_number_of_a_shard(name: str) -> None:
     assert Shard.read("auto/3", {name: "1"}) == Shard(1, 3) == Shard.read("1/3", {})

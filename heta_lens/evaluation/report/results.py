@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from heta_lens.evaluation.external_scores import is_external
-from heta_lens.evaluation.run_database import Record, reading, terms
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.run_database import Record, Shard, reading, terms
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
     DRAWS,
