@@ -211,5 +211,6 @@ def evaluate_tool(case: MetricCase) -> float:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     ids, decode = case.prediction.ids.tolist(), case.prediction.adapter.tokenizer.decode
     whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, tasks.kept_mass(case.scores, context)))
-    question, answer = " ".join(case.instance.words("question")), case.instance.answer
-    return tasks.hit_change(tasks.look_up, whole, snippet, question, str(answer), case.instance.choices)
+    question, choices = " ".join(case.instance.words("question")), case.instance.choices
+    best, complete = (tasks.look_up(text, question, choices) == case.instance.answer for text in (snippet, whole))
+    return 100.0 * (best - complete)

@@ -1,10 +1,10 @@
 """Downstream tasks on the tokens with the highest scores: a claim to verify, a look-up, a classifier to retrain."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +21,6 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 SENTENCE_END = re.compile(r"[.!?]")  # of a snippet with missing tokens: no white space need follow
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
-Tool: TypeAlias = Callable[[str, str, Sequence[str]], str]
-"""A function of the kept text, the question and the choices, which returns a choice."""
 
 
 def kept_share(scores: Float[Tensor, "pos"], candidates: Positions, share: float = 0.4) -> list[int]:
@@ -62,12 +60,6 @@ def exact_match_change(
     verdicts = without(prediction, gone, lambda log_probs: log_probs[:, list(choices)]).argmax(-1).tolist()
     whole, best, random = (choices[verdict] == prediction.target for verdict in verdicts)
     return {"change": 100.0 * (best - whole), "random": 100.0 * (random - whole)}
-
-
-def hit_change(tool: Tool, whole: str, snippet: str, question: str, answer: str, choices: Sequence[str]) -> float:
-    """Return the change in Hit@1, in points, of a tool with the snippet in place of the whole; more is better."""
-    best, complete = (tool(text, question, choices) == answer for text in (snippet, whole))
-    return 100.0 * (best - complete)
 
 
 def look_up(text: str, question: str, choices: Sequence[str]) -> str:

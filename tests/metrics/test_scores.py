@@ -64,7 +64,7 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
 }
 OF_A_CONTEXT = ["additivity_gap", "cascade", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
 OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "retrained", "soft", "soft, keep", "soft_area"]
-OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "hit_change", "look_up", "relative_change"}
+OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "look_up", "relative_change"}
 OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)
 # A call per public function of positions: (positions, prediction) -> result.

@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict
 from helpers.evaluating import MODEL, N, double, prediction_of, some_scores
-from heta_lens.metrics import exact_match_change, hit_change, kept_mass, kept_share, look_up, retrained
+from heta_lens.metrics import exact_match_change, kept_mass, kept_share, look_up, retrained
 
 
 def test_a_share_and_a_mass_of_tokens_are_kept_in_order() -> None:
@@ -46,10 +46,6 @@ def test_a_little_tool_looks_things_up() -> None:
     for who, place in (("Ann", "box"), ("Bob", "bag")):
         assert look_up(story, f"Where did {who} put the key?", [" box", " bag", " bin"]) == f" {place}"
     assert look_up("Ann put", "Where?", [" box"]) == ""
-    asked = ("Where did Bob put the key?", " bag", [" box", " bag"])
-    assert hit_change(look_up, story, "Bob in the bag", *asked) == 0
-    assert hit_change(look_up, story, "Bob put the key", *asked) == -100
-    assert hit_change(look_up, "the box", "Bob bag", *asked) == 100
 
 
 def sorted_texts(count: int = 400) -> tuple[list[list[int]], list[int]]:
