@@ -8,6 +8,7 @@ divided by the sum of random scores, as reports of evaluations have it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange

@@ -237,7 +237,7 @@ class Reproduction:
     out: Path
     paths: Mapping[str, str | Path]
     seed: int
-    run_options: Mapping[str, bool]
+    run_options: Mapping[str, Any]
 
     # --------------------------------------------------------------------------------------------------------- methods
     @cached_property
