@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from heta_lens._util.files import brief, parse_json, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
@@ -263,6 +262,10 @@ def _of_run(path: Path) -> Iterator[ExternalScores]:
 
 # ------------------------------------------------------------------------------------- alignment of two tokenizations
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
+# The bytes of the characters in byte-level vocabularies: printable characters stand for themselves.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
+BYTE_OF |= {chr(256 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))}
 SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
 
 
@@ -320,6 +323,5 @@ def _spellings(token: str) -> Iterator[bytes]:
         yield text.encode()
     if byte := BYTE.fullmatch(token):
         yield bytes([int(byte[1], 16)])
-    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-    if all(character in byte_of for character in token):
-        yield bytes(byte_of[character] for character in token)
+    if all(character in BYTE_OF for character in token):
+        yield bytes(BYTE_OF[character] for character in token)
