@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
@@ -57,7 +58,10 @@ class Entry:
     @classmethod
     def read(cls, written: str) -> "Entry":
         """Read ``"lime"``, or ``"lime samples=200 seed=1"``, or the name of a preset, perhaps with options."""
-        name, *options = shlex.split(written) or [""]
+        try:
+            name, *options = shlex.split(written) or [""]
+        except ValueError as error:
+            raise ValueError(f"{brief(written)} is no method with options ({error})") from None
         return cls(" ".join(written.split()), *method_and_options(name, keywords(options)))
 
     def __post_init__(self) -> None:
