@@ -11,8 +11,9 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from benchmarks.prompts import Case
+from heta_lens._util.numerics import token_count
 from heta_lens.metrics import evidence_mass
-from heta_lens.metrics.curves import TENTHS, Curve, abpc, counted
+from heta_lens.metrics.curves import TENTHS, Curve, abpc
 from heta_lens.metrics.evidence import highest, ranked
 from heta_lens.metrics.scores import ordinary
 from heta_lens.prediction.coalitions import removed
@@ -81,7 +82,7 @@ def correlations(
 def areas(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarray, "candidate 2"]:
     """Return the areas of each candidate; equal ablations are run once."""
     prediction, places = case.prediction, ordinary(case.prediction)
-    shares, counts = counted(TENTHS, len(places))
+    counts = [token_count(share, len(places)) for share in TENTHS]
     gone = torch.stack([rows(row, places, counts) for row in scores])
     distinct, which = torch.unique(gone.flatten(0, 2), dim=0, return_inverse=True)
     batches = prediction.prompt.batches("auto", len(prediction))
@@ -93,7 +94,7 @@ def areas(case: Case, scores: Float[Tensor, "candidate pos"]) -> Float[np.ndarra
     both = torch.stack(likelihoods, -1).cpu().double()[which].reshape(*gone.shape[:3], 2)
 
     def area(values: Float[Tensor, "order share"]) -> float:
-        morf, lerf = (Curve(tuple(shares), tuple(row.tolist())) for row in values)
+        morf, lerf = (Curve(TENTHS, tuple(row.tolist())) for row in values)
         return abpc(morf, lerf)
 
     return np.array([[area(values) for values in candidate.unbind(-1)] for candidate in both])

@@ -80,7 +80,7 @@ def worths(part: str) -> list[Worth]:
     by_method = {name: {one.instance: one for one in records if one.method == name} for name in methods}
     results = {
         name: Values.of(MetricResults(metric, by_method, len(by_method[methods[0]])))
-        for name, metric in metrics_of(FOLDER / part, run).items()
+        for name, metric in metrics_of(run).items()
         if name not in REFERENCES
     }
     means = {name: goodness(values) for name, values in results.items()}

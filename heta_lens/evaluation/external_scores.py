@@ -2,9 +2,9 @@
 
 A file of scores has a record per prompt and method:
 
-- ``scores`` (or ``score``): a list with a number per token.
-- ``tokens`` (or ``token``) in a ``text``, if possible with ``start`` and ``stop``, the places of the tokens in the
-  text; or ``ids``, the ids of the model's own tokens.
+- ``scores``: a list with a number per token.
+- ``tokens`` in a ``text``, if possible with ``start`` and ``stop``, the places of the tokens in the text; or ``ids``,
+  the ids of the model's own tokens.
 - ``prompt``: the id of the instance. Without an id, the text or the ids find the instance.
 - ``method``: the label of the method; by default the name of the file.
 - ``target``: the explained token, compared with the prediction if given.
@@ -16,12 +16,10 @@ import base64
 import gzip
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
 
 INSEQ = b"inseq.data.attribution"  # at the beginning of files that FeatureAttributionOutput.save of inseq wrote
-SYNONYMS = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}
 TYPES = {
     **dict.fromkeys(("text", "prompt", "method", "target"), str),
     **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
@@ -134,30 +131,18 @@ class ExternalScores:
     @classmethod
     def read(cls, record: Mapping[str, Any], method: str) -> "ExternalScores":
         """Read a record; ``method`` is the label of a record without a label."""
-        if isinstance(record.get("id"), str):  # the id of a prompt, not the ids of tokens
-            record = {"prompt" if name == "id" else name: value for name, value in record.items()}
-        values = {SYNONYMS.get(name, name): value for name, value in record.items() if value is not None}
-        if "scores" not in values:
+        known = {name: value for name, value in record.items() if name in TYPES and value is not None}
+        if "scores" not in known:
             raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
-        if not isinstance(values.get("target", ""), str):
-            del values["target"]  # the two targets of a contrast are not compared with a prediction
-        known = {name: value for name, value in values.items() if name in TYPES}
         check_types(TYPES, known)
         return cls(**{"method": method, **known})
 
     def __post_init__(self) -> None:
-        wrong = {
-            "it has neither tokens nor ids": not self.tokens and not self.ids,
-            "it has tokens without the text of the tokens": not self.text and not self.ids,
-            "its scores must be finite numbers": not all(map(isfinite, self.scores)),
-            "it has only one of start and stop": bool(self.start) != bool(self.stop),
-        }
         for name in ("tokens", "ids", "start", "stop"):
-            count = len(getattr(self, name))
-            wrong[f"it has {len(self.scores)} scores, and {count} {name}"] = count not in (0, len(self.scores))
-        for reason, holds in wrong.items():
-            if holds:
-                raise ValueError(reason)
+            if (count := len(getattr(self, name))) not in (0, len(self.scores)):
+                raise ValueError(f"it has {len(self.scores)} scores, and {count} {name}")
+        if not (self.ids or (self.text and self.tokens)):
+            raise ValueError("it has neither ids nor a text with its tokens")
         if self.text and self.tokens:
             _ = self.spans  # refuses wrong places
 
@@ -176,27 +161,15 @@ class ExternalScores:
         """Return the scores of the tokens of a prediction; scores of other tokens are shared out by characters."""
         if [*self.ids] == prediction.ids.tolist():
             return [*self.scores]
-        if not self.text or not (self.tokens or self.start):
+        if not (self.text and self.tokens):
             raise ValueError("its ids are not the ids of the prompt: give the text and its tokens beside the ids")
         text, places = prediction.located[0], [Span(*place) for place in prediction.located[1]]
         begin = text.rfind(self.text.strip())
-        whole = Span(begin, begin + len(self.text.strip()))
-        if begin < 0 or _leaves_text_out(prediction, places, whole):
+        if begin < 0:
             raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
         shift = begin - (len(self.text) - len(self.text.lstrip()))
         moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
         return shared_out(self.scores, moved, places)
-
-
-def _leaves_text_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
-    """Check for prompt text outside of ``whole`` that is neither special tokens nor a chat template's."""
-    special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
-    return prediction.prompt.chat is None and any(
-        not is_special
-        and prediction.located[0][slice(*place)].strip()
-        and (place.stop <= whole.start or whole.stop <= place.start)
-        for place, is_special in zip(places, special, strict=True)
-    )
 
 
 def is_external(recipe: Mapping[str, Any]) -> bool:
@@ -224,20 +197,17 @@ class ExternalMethod:
 
     @cached_property
     def _found_by(self) -> Mapping[Any, ExternalScores]:
-        """The rows by the ids of prompts; other rows by texts (also stripped, if unique) and by ids of tokens."""
+        """The rows by the ids of prompts; rows without one by texts and by ids of tokens."""
         unnamed = [row for row in self.rows if not row.prompt]
-        by_text = {row.text: row for row in unnamed if row.text}
-        counts = Counter(map(str.strip, by_text))
         return {
-            **{text.strip(): row for text, row in by_text.items() if counts[text.strip()] == 1},
-            **by_text,
+            **{row.text.strip(): row for row in unnamed if row.text},
             **{tuple(row.ids): row for row in unnamed if row.ids},
             **{("prompt", row.prompt): row for row in self.rows if row.prompt},
         }
 
     def ready(self, instance: Instance, prediction: Prediction) -> Explain:
         """Return a function that gives the scores of this prompt, and refuses any other prompt."""
-        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
+        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text.strip()
         row = next((self._found_by[key] for key in keys if key in self._found_by), None)
         if row is None:
             raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
@@ -291,8 +261,11 @@ def _of_run(path: Path) -> Iterator[ExternalScores]:
 
 
 # ------------------------------------------------------------------------------------- alignment of two tokenizations
-MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # white space in vocabularies
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
+# The bytes of the characters in byte-level vocabularies: printable characters stand for themselves.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
+BYTE_OF |= {chr(256 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))}
 SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
 
 
@@ -315,8 +288,8 @@ def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
 
     A token for a part of a character's bytes gets the whole character.
     """
-    raw, at, spans = text.encode(errors="surrogatepass"), 0, list[Span]()
-    owners = [number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass")]
+    raw, at, spans = text.encode(), 0, list[Span]()
+    owners = [number for number, character in enumerate(text) for _ in character.encode()]
     for number, token in enumerate(tokens):
         span = _next(token, raw, at)
         if span is None and not SPECIAL.fullmatch(token.strip()):
@@ -346,19 +319,9 @@ def _next(token: str, raw: bytes, at: int) -> Span | None:
 
 def _spellings(token: str) -> Iterator[bytes]:
     """Yield the byte sequences that a token may stand for."""
-    yield token.encode(errors="surrogatepass")
-    yield "".join(MARKED.get(character, character) for character in token).encode(errors="surrogatepass")
-    yield token.removeprefix("##").encode(errors="surrogatepass")
+    for text in (token, token.replace("▁", " "), token.removeprefix("##")):
+        yield text.encode()
     if byte := BYTE.fullmatch(token):
         yield bytes([int(byte[1], 16)])
-    decoded = _of_bytes()
-    if all(character in decoded for character in token):
-        yield bytes(decoded[character] for character in token)
-
-
-@cache
-def _of_bytes() -> dict[str, int]:
-    """Return the bytes of the characters in byte-level vocabularies; printable characters stand for themselves."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
+    if all(character in BYTE_OF for character in token):
+        yield bytes(BYTE_OF[character] for character in token)

@@ -1,7 +1,7 @@
 """One prompt of an evaluation: a forward, an explanation by every method, and the metrics of every explanation."""
 
 import shlex
-import sys
+import sysconfig
 import traceback
 import warnings
 from collections import defaultdict
@@ -68,14 +68,12 @@ class Entry:
         for name, value in self.options.items():
             if _is_span(value):
                 check_choice(name, value, [f"@{kind}" for kind in SPANS])
+        method = type(method_of(self.method, {name: v for name, v in self.options.items() if not _is_span(v)}))
+        check_names(method, self.options)
         if self.budget is not None:
             check_at_least("budget", self.budget, 0)
-        for name in METHODS[self.method].scaled_by if self.budget is not None and self.method in METHODS else ():
-            if name in self.options:
+            for name in self.options.keys() & {*method.scaled_by}:
                 raise ValueError(f"{self.label}: the budget decides {name}, so leave {name} out")
-        if self.method in METHODS:
-            check_names(METHODS[self.method], self.options)
-        method_of(self.method, {name: value for name, value in self.options.items() if not _is_span(value)})
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -266,22 +264,15 @@ class PromptEvaluator:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
-                    shared = self.prepared(instance) if shared is None else shared
-                    outcome = self.outcome(task, label, shared)
+                    shared = shared or MetricCache(ask(self.model, instance))
+                    case = explained(self.model, instance, shared, self.entries[label].ready)
+                    outcome = Outcome(record_of(case, label, task.pending[label]), case.attribution)
             except NotApplicable as refusal:
                 outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
             except Exception as error:
                 failed, place = description(error), raised_at(error)
                 outcome = Outcome(Record(instance.id, label, instance.template, failed=failed, failed_at=place))
             yield outcome
-
-    def prepared(self, instance: Instance) -> Any:
-        """Return what all methods share on a prompt."""
-        return MetricCache(ask(self.model, instance))
-
-    def outcome(self, task: Task, label: str, shared: Any) -> Outcome:
-        case = explained(self.model, task.instance, shared, self.entries[label].ready)
-        return Outcome(record_of(case, label, task.pending[label]), case.attribution)
 
 
 @one_at_a_time("model")
@@ -307,29 +298,22 @@ def explained(model: Any, instance: Instance, measurements: MetricCache, ready: 
     return MetricCase(instance, prediction, attribution, ready, partial(ask, model), measurements)
 
 
-LIBRARIES = {
-    *("beartype", "captum", "einops", "huggingface_hub", "jaxtyping", "matplotlib", "numpy", "ot", "pandas"),
-    *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
-    *sys.stdlib_module_names,
-}
 SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
-ROOT = Path(__file__).parents[2]
+PACKAGE = str(Path(__file__).parents[1])
+LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
 def description(error: BaseException) -> str:
     """Describe an error by its kind and first line, and by its place unless the message is written for users."""
     kind, message = type(error).__name__, next(iter(str(error).splitlines()), "")
     place = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
-    return f"{kind}: {message}{place}" if message else f"{kind}{place}"
+    return f"{kind}: {message}{place}"
 
 
 def raised_at(error: BaseException) -> str:
-    """Return the innermost file and line outside of libraries: a place in a method or in a metric."""
+    """Return the innermost file and line outside of other libraries: a place in a method or in a metric."""
     place = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        package, file = str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_filename
-        if package not in LIBRARIES and not file.startswith("<"):  # "<…>" is code of a type checker, say
-            path = Path(file)
-            ours = path.is_relative_to(ROOT / "heta_lens")
-            place = f"{path.relative_to(ROOT).as_posix() if ours else '/'.join(path.parts[-2:])}:{line}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(PACKAGE) or not frame.filename.startswith((*LIBRARIES, "<")):
+            place = f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno}"
     return place

@@ -9,7 +9,9 @@ passes on, and a late result of its first owner is dropped. Resuming a run is a 
 """
 
 import json
+import os
 import platform
+import re
 import sqlite3
 import time
 import warnings
@@ -21,37 +23,36 @@ from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-import pandas as pd
 import psutil
 
 from heta_lens._util.python import versions
 from heta_lens.attribution import Attribution
-from heta_lens.data.instance import Instance, record_of
-from heta_lens.evaluation.shards import FOLDERS, Shard
+from heta_lens.data.instance import Instance
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Key: TypeAlias = tuple[str, str]  # of a prompt and a method
 
 RUN = "run.sqlite"
-SCHEMA = 1  # rises when earlier versions of the library can no longer read the file
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers
 ATTEMPTS = 3  # workers that may die of a method on a prompt
-POWER, PRIOR = 1.5, 0.5  # of the length that seconds grow with, before many were measured; the weight of this guess
+FORM = re.compile(r"(\d+|auto)/(\d+)")
+FOLDERS = "shard-*-of-*"
+NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process
 NETWORKS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "fuse.sshfs")  # without WAL
 
 TABLES = """
+PRAGMA user_version = 1;
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE prompts (
-    prompt TEXT PRIMARY KEY, number INTEGER NOT NULL, template TEXT NOT NULL, size INTEGER NOT NULL,
+    prompt TEXT PRIMARY KEY, number INTEGER NOT NULL, template TEXT NOT NULL,
     tokens INTEGER, correct INTEGER, log_prob REAL
 );
 CREATE TABLE tasks (
     prompt TEXT NOT NULL, method TEXT NOT NULL, place INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'pending',
     worker TEXT, until REAL, attempt INTEGER NOT NULL DEFAULT 0, deaths INTEGER NOT NULL DEFAULT 0,
     reason TEXT NOT NULL DEFAULT '', raised_at TEXT NOT NULL DEFAULT '',
-    seconds REAL, forwards INTEGER, backwards INTEGER, hvps INTEGER, waited REAL, PRIMARY KEY (prompt, method)
+    seconds REAL, forwards INTEGER, backwards INTEGER, hvps INTEGER, PRIMARY KEY (prompt, method)
 );
 CREATE INDEX tasks_by_state ON tasks (state);
 CREATE TABLE metrics (
@@ -131,10 +132,6 @@ class Record:
         """True if the record holds a value, or belongs to scores of an evaluation without metrics."""
         found = any(value is not None for value in self.values.values())
         return found or not (self.values or self.failed or self.skipped)
-
-    @property
-    def state(self) -> str:
-        return "failed" if self.failed else "skipped" if self.skipped else "done"
 
 
 def terms(value: Value) -> tuple[float, ...]:
@@ -218,25 +215,16 @@ class RunDatabase:
             return self.connection.execute(query, values).fetchall()
 
     @property
-    def meta(self) -> dict[str, Any]:
-        """The request, the fingerprint of the model and the versions of libraries."""
-        return {name: json.loads(value) for name, value in self.rows("SELECT name, value FROM meta")}
-
-    @property
-    def request(self) -> dict[str, Any]:
-        return self.meta["request"]
-
-    @property
     def run(self) -> dict[str, Any]:
         """The request, with the fingerprint of the model and the versions of libraries."""
-        meta = self.meta
-        return {**meta["request"], **{name: meta[name] for name in ("fingerprint", "versions") if name in meta}}
+        meta = {name: json.loads(value) for name, value in self.rows("SELECT name, value FROM meta")}
+        return {**meta.pop("request"), **meta}
 
     # ------------------------------------------------------------------------------------------------------------ tasks
     def check_model(self, fingerprint: Mapping[str, str]) -> None:
         """Keep the model's fingerprint, or refuse a model with another one."""
         with self.writing() as db:
-            kept = self.meta.get("fingerprint")
+            kept = self.run.get("fingerprint")
             if kept is None:
                 db.execute("INSERT INTO meta VALUES ('fingerprint', ?)", [json.dumps(dict(fingerprint))])
             elif different := _different_parts(kept, fingerprint):
@@ -245,7 +233,7 @@ class RunDatabase:
                     "folder, or that model"
                 )
 
-    def claim(self, worker: str, metrics: Sequence[str], *, longest_first: bool = False) -> Claim | None:
+    def claim(self, worker: str, metrics: Sequence[str]) -> Claim | None:
         """Claim the pending tasks of a prompt; None while no task is pending."""
         with self.writing() as db:
             for other, until in db.execute(
@@ -255,8 +243,7 @@ class RunDatabase:
                     self._release(db, other, "its process ended")
                 elif until < time.time():
                     self._release(db, other)
-            order = "size DESC, number" if longest_first else "number"
-            pending = f"SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE state = 'pending' ORDER BY {order}"
+            pending = "SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE state = 'pending' ORDER BY number"
             found = db.execute(f"{pending} LIMIT 1").fetchone()
             if found is None:
                 return None
@@ -290,25 +277,14 @@ class RunDatabase:
                 db.execute(f"{failed} WHERE prompt = ? AND method = ?", [reason, prompt, method])
         db.execute(f"UPDATE tasks SET state = 'pending', worker = NULL, until = NULL WHERE {claimed}", [worker])
 
-    def commit(
-        self, claim: Claim, record: Record, attribution: Attribution | None = None, waited: float | None = None
-    ) -> bool:
-        """Save the result of a claimed task; return False, and save nothing, if the claim has passed on.
-
-        ``waited`` are the seconds since the claim or the result before, of the method, the metrics and all else.
-        """
-        key, state = record.key, record.state
+    def commit(self, claim: Claim, record: Record, attribution: Attribution | None = None) -> bool:
+        """Save the result of a claimed task; return False, and save nothing, if the claim has passed on."""
+        key, state = record.key, "failed" if record.failed else "skipped" if record.skipped else "done"
         with self.writing() as db:
-            before = db.execute("SELECT count(*) FROM metrics WHERE prompt = ? AND method = ?", key).fetchone()[0]
-            if state == "failed" and before:  # a repetition failed: what was measured before stays
-                missing = claim.missing[record.method]
-                reasons, errors = (dict.fromkeys(missing, text) for text in (record.failed, record.failed_at))
-                record = Record(*key, values=dict.fromkeys(missing), reasons=reasons, errors=errors)
-                state = "done"
             ours = "prompt = ? AND method = ? AND state = 'claimed' AND worker = ? AND attempt = ?"
-            ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, waited = ?, worker = NULL, until = NULL"
+            ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, worker = NULL, until = NULL"
             cost = "seconds = ?, forwards = ?, backwards = ?, hvps = ?"
-            why = [state, record.failed or record.skipped, record.failed_at, waited]
+            why = [state, record.failed or record.skipped, record.failed_at]
             costs = [record.seconds, record.forwards, record.backwards, record.hvps]
             mine = [*key, claim.worker, claim.attempts[record.method]]
             if not db.execute(f"{ended}, {cost} WHERE {ours}", [*why, *costs, *mine]).rowcount:
@@ -350,26 +326,6 @@ class RunDatabase:
                 self.release(worker)
 
     # ---------------------------------------------------------------------------------------------------------- reading
-    def seconds_left(self) -> float | None:
-        """Predict the seconds of work that are left, one worker's, from the ended tasks; None without any.
-
-        Seconds are fitted as a power of the length of a prompt, the same for all methods, times a factor of the method.
-        """
-        rows = self.rows("SELECT method, size, state, waited FROM tasks JOIN prompts USING (prompt)")
-        tasks: Any = pd.DataFrame([*map(tuple, rows)], columns=["method", "size", "state", "waited"])
-        done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")].astype({"waited": float})
-        left = tasks[tasks["state"].isin(["pending", "claimed"])]
-        if not len(left):
-            return 0.0
-        if not len(done):
-            return None
-        logarithms = np.log(done[["size", "waited"]].clip(lower=1e-4))
-        around = logarithms - logarithms.groupby(done["method"]).transform("mean")
-        spread = float((around["size"] ** 2).sum())
-        slope = (float((around["size"] * around["waited"]).sum()) + POWER * PRIOR) / (spread + PRIOR)
-        factors = done["waited"].groupby(done["method"]).sum() / (done["size"] ** slope).groupby(done["method"]).sum()
-        return float((left["method"].map(factors).fillna(factors.mean()) * left["size"] ** slope).sum())
-
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
         return dict(map(tuple, self.rows("SELECT state, count(*) FROM tasks GROUP BY state")))
@@ -455,12 +411,9 @@ def _shared_journal(connection: sqlite3.Connection) -> str:
 def joined(path: Path) -> Iterator[RunDatabase]:
     """Open a database for writing; at the end one file is left, which can be copied."""
     with in_words(path), closing(_connected(path)) as connection:
-        shared = allows_many_writers(path.parent)
-        journal = _shared_journal(connection) if shared else ""
-        if journal != "wal":
+        if not allows_many_writers(path.parent) or _shared_journal(connection) != "wal":
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA synchronous = NORMAL" if journal == "wal" else "PRAGMA synchronous = FULL")
         try:
             yield RunDatabase(path, connection)
         finally:
@@ -489,9 +442,7 @@ def reading(folder: Path) -> Iterator[RunDatabase]:
             connection.execute("SELECT count(*) FROM meta")
         except sqlite3.OperationalError:  # a read-only folder, or a writer on a file system without a shared log
             connection = stack.enter_context(closing(_connected(f"{address}?immutable=1", uri=True)))
-        database = RunDatabase(path, connection)
-        _check_schema(database)
-        yield database
+        yield RunDatabase(path, connection)
 
 
 @contextmanager
@@ -505,70 +456,38 @@ def opened(
 ) -> Iterator[RunDatabase]:
     """Open or make the database of an evaluation, with a task for every prompt and method.
 
-    Args:
-        folder: the folder; it is made if it does not exist.
-        request: what makes the evaluation; a database with another request is refused, but methods may be added.
-        instances: the prompts, with their numbers in the evaluation.
-        metrics: the names of the metrics; a finished task that lacks one is pending again.
-        retry_failed: repeat methods and metrics that raised an error.
+    A database with another request is refused, but methods may be added. Prompts come with their numbers in the
+    evaluation. A finished task that lacks a metric is pending again.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: give a folder to keep the evaluation in")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot write into {folder}: {error.strerror}") from None
     request = json.loads(json.dumps(request))
-    if _has_tables(folder / RUN):
-        with reading(folder):
-            pass  # refuses other files before anything is written
     with joined(folder / RUN) as database:
         with database.writing() as db:
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
-                made = {"schema": SCHEMA, "request": request, "versions": versions()}
+                made = {"request": request, "versions": versions()}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(made[name])) for name in made])
-            _check_schema(database)
             _check_request(database, request)
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
             _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
         yield database
 
 
-def _has_tables(path: Path) -> bool:
-    """Tell if there is more than a file that another process is about to fill."""
-    if not path.exists():
-        return False
-    with suppress(sqlite3.DatabaseError), closing(_connected(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
-    return True
-
-
-def _check_schema(database: RunDatabase) -> None:
-    if (schema := database.meta.get("schema", 0)) > SCHEMA:
-        raise ValueError(
-            f"{database.path} is of a later version of heta_lens (schema {schema}; this one reads {SCHEMA}): upgrade"
-        )
-
-
 def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
     """Refuse another evaluation; methods may be added, and a model may have another name."""
-    before = {**database.request, "versions": database.meta["versions"]}
-    after = {**request, "versions": versions()}
-    changed = [name for name in {**before, **after} if name != "model" and before.get(name) != after.get(name)]
+    before, after = database.run, {**request, "versions": versions()}
+    changed = [name for name in _different_parts(before, after) if name not in ("model", "fingerprint")]
     if before["methods"].items() <= after["methods"].items():
         changed = [name for name in changed if name != "methods"]
     if not changed:
         return
-    others = []
-    for name in changed:
-        pair: list[Any] = [before.get(name), after.get(name)]
-        nested = name not in ("methods", "metrics") and all(isinstance(each, Mapping) for each in pair)
-        others.append(f"{name} (other {', '.join(_different_parts(*pair))})" if nested else name)
     held = "; ".join(f"{kind}: {', '.join(before[kind])}" for kind in ("methods", "metrics") if kind in before)
     raise ValueError(
-        f"{database.path} holds an evaluation with other {', '.join(others)}: give another folder, or the whole "
+        f"{database.path} holds an evaluation with other {', '.join(changed)}: give another folder, or the whole "
         f"request of the folder ({held}), to which methods may be added"
     )
 
@@ -584,8 +503,8 @@ def _add_tasks(
     metrics: Sequence[str],
     retry_failed: bool,
 ) -> None:
-    prompts = [(each.id, number, each.template, len(json.dumps(record_of(each)))) for number, each in instances]
-    db.executemany("INSERT OR IGNORE INTO prompts (prompt, number, template, size) VALUES (?, ?, ?, ?)", prompts)
+    prompts = [(each.id, number, each.template) for number, each in instances]
+    db.executemany("INSERT OR IGNORE INTO prompts (prompt, number, template) VALUES (?, ?, ?)", prompts)
     tasks = [(each.id, method, place) for _, each in instances for place, method in enumerate(methods)]
     added = "INSERT INTO tasks (prompt, method, place) VALUES (?, ?, ?)"
     db.executemany(f"{added} ON CONFLICT DO UPDATE SET place = excluded.place", tasks)
@@ -600,7 +519,44 @@ def _add_tasks(
         db.execute(again, [*metrics, len(metrics)])
 
 
-# -------------------------------------------------------------------------------------------------------------- merging
+# ---------------------------------------------------------------------------------------------------- shards, merging
+@dataclass(frozen=True, order=True)
+class Shard:
+    """A part of an evaluation: every ``count``-th prompt, from the prompt number ``index`` (from 0) on."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard {self} does not exist: shards are counted from 0, as in 0/3, 1/3, 2/3")
+
+    @classmethod
+    def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
+        """Read ``"0/3"``, or ``"auto/3"``, for which the scheduler of the process sets a variable."""
+        match = FORM.fullmatch(written)
+        if match is None:
+            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3")
+        index, count = match.groups()
+        if index == "auto":
+            index = next((environment[name] for name in NUMBERS if name in environment), None)
+            if index is None:
+                raise ValueError(f"shard={written!r}, and the environment has none of {', '.join(NUMBERS)}")
+        return cls(int(index), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the shard's folder inside the folder of the whole evaluation."""
+        return f"shard-{self.index}-of-{self.count}"
+
+    def size(self, total: int) -> int:
+        """Return the number of prompts of the shard, out of ``total``."""
+        return len(range(self.index, total, self.count))
+
+
 MAY_DIFFER = {"shard", "model", "methods"}  # entries of the request that may differ between shards
 
 
@@ -614,21 +570,30 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         parts: the folders of the shards; by default the shards inside the folder.
         partial: merge although shards are missing or not finished.
     """
-    folders = [*parts] or sorted(path for path in folder.glob(FOLDERS) if path.is_dir())
+    folders = [*parts] or sorted(folder.glob(FOLDERS))
     if not folders:
         raise ValueError(f"{folder} holds no shards: heta-lens evaluate … --shard 0/2 --out {folder} makes the first")
-    shards = {place: _shard(place) for place in folders}
-    methods, whole = _joined_requests(shards)
+    runs, results = {}, {}
+    for place in folders:
+        with reading(place) as database:
+            runs[place], results[place] = database.run, len(database.records())
+    methods, shards = _checked_shards(runs)
     if (folder / RUN).exists():
         with reading(folder) as database:
-            methods = {**database.request["methods"], **methods}
-    missing = [*_missing(shards, methods)]
+            methods = {**database.run["methods"], **methods}
+    whole = runs[folders[0]]
+    count = next(iter(shards)).count
+    missing = [f"shard {index}/{count} is missing" for index in range(count) if Shard(index, count) not in shards]
+    for shard, place in shards.items():
+        if (left := shard.size(whole["instances"]) * len(methods) - results[place]) > 0:
+            missing.append(f"shard {shard} lacks {left} results")
     if missing:
         if not partial:
             raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
         warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
-    with opened(folder, {**whole, "methods": methods}, (), ()) as database:
-        for place, (run, _) in shards.items():
+    request = {name: value for name, value in whole.items() if name not in ("shard", "fingerprint", "versions")}
+    with opened(folder, {**request, "methods": methods}, (), ()) as database:
+        for place, run in runs.items():
             database.check_model(run["fingerprint"])
             database.connection.execute("ATTACH ? AS shard", [str(place / RUN)])
             with database.writing() as db:
@@ -637,47 +602,25 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         return len(database.records())
 
 
-def _shard(folder: Path) -> tuple[dict[str, Any], int]:
-    """Read the run of a shard, and count the results."""
-    with reading(folder) as database:
-        if "shard" not in database.request:
-            raise ValueError(f"{folder} holds a whole evaluation, and no shard")
-        return database.run, len(database.records())
-
-
-Shards: TypeAlias = Mapping[Path, tuple[Mapping[str, Any], int]]
-
-
-def _joined_requests(shards: Shards) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the methods of all shards and the request without them; refuse shards of different evaluations."""
+def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[Shard, Path]]:
+    """Return the methods of all shards, and the folders by shard; refuse shards of different evaluations."""
     methods: dict[str, Any] = {}
-    seen: dict[Shard, Path] = {}
-    (first, (start, _)), *_ = shards.items()
-    for folder, (run, _) in shards.items():
+    shards: dict[Shard, Path] = {}
+    (first, start), *_ = runs.items()
+    for folder, run in runs.items():
         different = [name for name in _different_parts(start, run) if name not in MAY_DIFFER]
         if any(methods.get(label, recipe) != recipe for label, recipe in run["methods"].items()):
             different.append("methods")
         if different:
             raise ValueError(f"{folder} is of another evaluation than {first}: other {', '.join(different)}")
-        shard, of = Shard.read(run["shard"]), Shard.read(start["shard"])
+        shard, of = (Shard.read(each.get("shard", "0/1")) for each in (run, start))  # 0/1 is a whole evaluation
         if shard.count != of.count:
             raise ValueError(f"{folder} is shard {shard}, and {first} shard {of}")
-        if shard in seen:
-            raise ValueError(f"{seen[shard]} and {folder} are both shard {shard}")
-        seen[shard] = folder
+        if shard in shards:
+            raise ValueError(f"{shards[shard]} and {folder} are both shard {shard}")
+        shards[shard] = folder
         methods |= run["methods"]
-    return methods, {name: value for name, value in start.items() if name not in ("shard", "fingerprint", "versions")}
-
-
-def _missing(shards: Shards, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the missing shards, and the shards with missing results."""
-    present = {Shard.read(run["shard"]): (run, results) for run, results in shards.values()}
-    count = next(iter(present)).count
-    yield from (f"shard {index}/{count} is missing" for index in range(count) if Shard(index, count) not in present)
-    for shard, (run, results) in present.items():
-        left = shard.size(run["instances"]) * len(methods) - results
-        if left > 0:
-            yield f"shard {shard} lacks {left} results"
+    return methods, shards
 
 
 def _take_results(db: sqlite3.Connection) -> None:

@@ -3,27 +3,24 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
-from math import inf
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.prompt_sources import Source, prompts
 from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
-from heta_lens.evaluation.run_database import RunDatabase, allows_many_writers, opened
+from heta_lens.evaluation.run_database import RunDatabase, Shard, allows_many_writers, opened
 from heta_lens.evaluation.saved_scores import SavedScores, load_scores
-from heta_lens.evaluation.shards import Shard
 from heta_lens.evaluation.workers import (
     Setup,
     Workers,
@@ -40,7 +37,7 @@ from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
-EVERY = 15.0  # seconds between two lines of progress
+EVERY, PERIOD = 15.0, 600.0  # seconds between two lines of progress, and that an estimate of the rest goes by
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
@@ -94,16 +91,18 @@ def evaluate(
             raise ValueError(f"there are no {kind} to evaluate")
         if repeated := [name for name, count in Counter(given).items() if count > 1]:
             raise ValueError(f"{kind} {', '.join(repeated)} are there more than once")
+    texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
     request = {
         **(facts or {}),
         "instances": len(instances),
-        "texts": digest(instances),
+        "texts": sha256(texts.encode()).hexdigest()[:16],
         "methods": {entry.label: entry.recipe for entry in entries},
         "metrics": {name: metric.about for name, metric in by_name},
     }
     numbered = [*enumerate(instances)]
     if shard is not None:
-        numbered, folder, request = shard.of(numbered), folder / shard.folder, {**request, "shard": str(shard)}
+        numbered = numbered[shard.index :: shard.count]
+        folder, request = folder / shard.folder, {**request, "shard": str(shard)}
     if workers.count > 1 and workers.engine == "local" and not allows_many_writers(folder):
         raise ValueError(
             f"{folder} is on a file system over a network, where only one process can write: give --workers 1, a local "
@@ -116,7 +115,7 @@ def evaluate(
     with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, progress_of(run, progress) as look:
         if workers.here:
             with threads_limited(workers.threads):
-                work(run, setup, PromptEvaluator(load(), by_label), longest_first=False, look=look)
+                work(run, setup, PromptEvaluator(load(), by_label), look)
             return
         count = max(1, min(workers.count, len(numbered)))
         if workers.engine == "ray":
@@ -125,39 +124,28 @@ def evaluate(
             work_in_processes(run, setup, count, look)
 
 
-def digest(instances: Sequence[Instance]) -> str:
-    """Compute a digest that two lists of instances share only if the lists are equal."""
-    texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
-    return sha256(texts.encode()).hexdigest()[:16]
-
-
 @contextmanager
-def progress_of(run: RunDatabase, shown: bool, title: str = "evaluating") -> Iterator[Callable[[], None]]:
+def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
-    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
+    total, console, last = sum(run.counts().values()), Console(stderr=True), perf_counter()
+    columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     has_bar = console.is_terminal or console.is_jupyter
-    columns = TextColumn(escape(title)), BarColumn(), TextColumn("{task.fields[done]}")
-    bar = Progress(*columns, console=console, disable=not shown)
-    task = bar.add_task("", total=total, done="")
+    bar = Progress(*columns, console=console, disable=not (shown and has_bar), speed_estimate_period=PERIOD)
+    task = bar.add_task("", total=total)
 
-    def show(every: float = 0.5 if has_bar else EVERY) -> None:
+    def show() -> None:
         nonlocal last
-        if not shown or perf_counter() - last < every:
-            return
-        last, counts, seconds = perf_counter(), run.counts(), run.seconds_left()
-        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
-        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
+        counts = run.counts()
         completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
-        done = f"{completed} of {total} done{left}"
-        bar.update(task, completed=completed, done=done)
-        if not has_bar:
-            console.print(done, markup=False, highlight=False, soft_wrap=True)
+        bar.update(task, completed=completed)
+        if shown and not has_bar and perf_counter() - last > EVERY:
+            last, seconds = perf_counter(), bar.tasks[task].time_remaining
+            left = "" if seconds is None else f", about {timedelta(seconds=round(seconds))} left"
+            console.print(f"{completed} of {total} done{left}", highlight=False)
 
     show()
-    with bar if has_bar else nullcontext():
+    with bar:
         yield show
-        if has_bar:
-            show(0.0)
 
 
 def attribute_dataset(
@@ -184,21 +172,15 @@ def attribute_dataset(
     the answer, or without an answer the model's own next token.
 
     Args:
-        model: a TransformerLens model, its name, a folder, or a function that loads the model. Several workers load a
-            model each, and cannot take a loaded model.
         source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
-        methods: names with options, as ``"lime samples=200"``; method objects; or functions of the user.
         out: the folder of the scores; it is made if it does not exist.
         fields: the columns of the fields, as in ``{"text": "question"}``.
         split: the split of a suite or data set.
         limit: the largest number of prompts.
         seed: the seed that draws the prompts of a suite.
-        retry_failed: repeat methods that raised an error.
-        progress: show a progress bar, or lines of progress where a bar cannot be drawn.
-        facts: more entries of the request, such as the name of the model.
-        workers: the number and the kind of workers; by default the work is done in this process.
-        shard: explain only the prompts of this shard, in a folder inside ``out``. `merge` joins the shards.
         options: options of the suite, and ``path``, the file of the suite.
+
+    The other arguments are those of `evaluation.evaluate`.
 
     Example:
         scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf, isfinite, isnan, nan, sqrt
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
@@ -26,7 +26,6 @@ from scipy.stats import norm, t
 Vectors: TypeAlias = Sequence[float] | Sequence[Sequence[float]] | Float[np.ndarray, "n k"]
 Aggregate: TypeAlias = Callable[[Float[np.ndarray, "draws k"]], Float[np.ndarray, "draws"]]
 Bounds: TypeAlias = tuple[float | int | None, float | int | None]
-Unit: TypeAlias = Literal["templates", "instances"]
 
 DRAWS, SEED = 10_000, 0
 CONFIDENCE = 0.95
@@ -47,8 +46,6 @@ def mean(means: Float[np.ndarray, "draws 1"]) -> Float[np.ndarray, "draws"]:
 
 def log_ratio(means: Float[np.ndarray, "draws 2"]) -> Float[np.ndarray, "draws"]:
     """Return ``ln(first / second)``: -inf if the first mean is 0, inf if the second is 0, NaN if both are 0."""
-    if (means < 0).any():
-        raise ValueError(f"the logarithm of a ratio needs means of at least 0, and one is {means.min():.4g}")
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(means[:, 0]) - np.log(means[:, 1])
 
@@ -79,18 +76,9 @@ def _gradient(aggregate: Aggregate, means: Float[np.ndarray, "draws k"]) -> Floa
     return slopes
 
 
-class MonteCarlo(NamedTuple):
-    """A probability, and its standard error from the finite number of draws."""
-
-    p: float
-    error: float
-
-
-def _share_of(passed: Bool[np.ndarray, "draws"], times: float) -> MonteCarlo:
-    """Return ``times`` the share of draws that passed, counting one more draw as passed."""
-    draws = len(passed)
-    share = (int(passed.sum()) + 1) / (draws + 1)
-    return MonteCarlo(times * share, times * sqrt(share * (1 - share) / draws))
+def _share_of(passed: Bool[np.ndarray, "draws"]) -> float:
+    """Return the share of draws that passed, counting one more draw as passed."""
+    return (int(passed.sum()) + 1) / (len(passed) + 1)
 
 
 @lru_cache(maxsize=40)
@@ -110,8 +98,7 @@ def _cluster_weights(clusters: int, turn: int) -> Float[np.ndarray, "draws clust
 class Estimate:
     """The aggregate of ``n`` instances with a 95 % interval, estimated by drawing ``clusters`` clusters.
 
-    ``unit`` is "templates", or "instances" if the instances have one template or no template has two instances. An
-    end is infinite if the data give no bound, and NaN if there is only one instance.
+    An end is infinite if the data give no bound, and NaN if there is only one instance.
     """
 
     value: float
@@ -119,19 +106,16 @@ class Estimate:
     high: float
     n: int
     clusters: int
-    unit: Unit
 
 
 @dataclass(frozen=True)
 class Difference(Estimate):
     """The difference of two methods on the same instances.
 
-    ``p`` is two-sided, and at most 0.05 exactly where the interval excludes 0. ``p_error`` is the Monte Carlo standard
-    error of ``p``, which more draws reduce.
+    ``p`` is two-sided, and at most 0.05 exactly where the interval excludes 0.
     """
 
     p: float
-    p_error: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,10 +141,6 @@ class Sample:
     def n(self) -> int:
         return int(self.sizes.sum())
 
-    @property
-    def unit(self) -> Unit:
-        return "instances" if self.n == self.clusters else "templates"
-
     @cached_property
     def means(self) -> Float[np.ndarray, "k"]:
         return self.sums.sum(axis=0) / self.sizes.sum()
@@ -184,23 +164,22 @@ class Sample:
         if self.clusters < 2 or isnan(self.value):
             return nan, nan
         if not isfinite(self.value):
-            return (self.value, self.value) if self.p_value().p <= 1 - CONFIDENCE else (-inf, inf)
+            return (self.value, self.value) if self.p_value() <= 1 - CONFIDENCE else (-inf, inf)
         half = float(t.ppf((1 + CONFIDENCE) / 2, self.clusters - 1)) * self.error
         low, high = self._bootstrap_ends()
         low, high = min(self.value - half, low), max(self.value + half, high)
         return max(low, self._gaffke_end(0)), min(high, self._gaffke_end(1))
 
-    def p_value(self) -> MonteCarlo:
+    def p_value(self) -> float:
         """Return twice the smallest level at which a one-sided bound excludes 0."""
         if isnan(self.value):
-            return MonteCarlo(nan, 0.0)
+            return nan
         if self.value == 0 or self.clusters < 2:
-            return MonteCarlo(1.0, 0.0)
+            return 1.0
         if not isfinite(self.value):
-            return MonteCarlo(min(1.0, 2.0 ** (1 - self.moving)), 0.0)
+            return min(1.0, 2.0 ** (1 - self.moving))
         by_student = 2 * float(t.sf(abs(self.value) / self.error, self.clusters - 1)) if self.error else 0.0
-        unbounded = max(MonteCarlo(by_student, 0.0), self._bootstrap_p())
-        return min(unbounded, self._gaffke_p(), MonteCarlo(1.0, 0.0))
+        return min(max(by_student, self._bootstrap_p()), self._gaffke_p(), 1.0)
 
     @cached_property
     def _residuals(self) -> Float[np.ndarray, "clusters k"]:
@@ -230,12 +209,12 @@ class Sample:
         upper, lower = (float(np.partition(draws, -1 - place)[-1 - place]) for draws in (-low, high))
         return self.value - self.error * lower, self.value + self.error * upper
 
-    def _bootstrap_p(self) -> MonteCarlo:
+    def _bootstrap_p(self) -> float:
         if not self.error:
-            return MonteCarlo(1.0, 0.0)
+            return 1.0
         studentised, (low, high) = self.value / self.error, self._studentised
         passed = (high >= studentised) if studentised > 0 else (low <= studentised)
-        return _share_of(passed, 2 / max(self._trust, ROUNDING))
+        return 2 * _share_of(passed) / max(self._trust, ROUNDING)
 
     @cached_property
     def _studentised(self) -> tuple[Float[np.ndarray, "draws"], Float[np.ndarray, "draws"]]:
@@ -297,13 +276,13 @@ class Sample:
         weighted = np.sort(self._weighted_means(side))
         return float(weighted[-1 - place] if side else weighted[place])
 
-    def _gaffke_p(self) -> MonteCarlo:
+    def _gaffke_p(self) -> float:
         """Return twice the level at which the bound on the side of 0 reaches the value."""
         side = 0 if self.value > 0 else 1
         if not isfinite(self.bounds[side]):
-            return MonteCarlo(1.0, 0.0)
+            return 1.0
         weighted = self._weighted_means(side)
-        return _share_of(weighted >= 0 if side else weighted <= 0, 2.0)
+        return 2 * _share_of(weighted >= 0 if side else weighted <= 0)
 
     def _weighted_means(self, side: int) -> Float[np.ndarray, "draws"]:
         sums = np.append(self.sums[:, 0], self.bounds[side] * self.sizes.mean())
@@ -335,12 +314,8 @@ def _sample(
     return Sample(sums, sizes, aggregate, (lowest, highest), draws, moving)
 
 
-def _checked_vectors(values: Vectors, clusters: Sequence[Hashable]) -> Float[np.ndarray, "n k"]:
+def _columns(values: Vectors) -> Float[np.ndarray, "n k"]:
     vectors = np.asarray(values, dtype=float)
-    if len(vectors) != len(clusters):
-        raise ValueError(f"{len(vectors)} values and {len(clusters)} clusters: give a value and a cluster per instance")
-    if not np.isfinite(vectors).all():
-        raise ValueError("a value is not finite: leave out the instances without a value")
     return vectors if vectors.ndim == 2 else vectors[:, None]
 
 
@@ -377,11 +352,11 @@ def estimate(
             by default, values that are all 0 or 1 are bounded by 0 and 1.
         smooth: False for an aggregate without a standard error, whose interval is percentiles of the bootstrap.
     """
-    vectors, numbers = _checked_vectors(values, clusters), _cluster_numbers(clusters)
+    vectors, numbers = _columns(values), _cluster_numbers(clusters)
     known = (bounds or _bounds_of_shares(vectors)) if aggregate is mean else None
     sample = _sample(vectors, numbers, aggregate, known)
     low, high = sample.interval() if smooth else sample.percentiles()
-    return Estimate(sample.value, low, high, sample.n, sample.clusters, sample.unit)
+    return Estimate(sample.value, low, high, sample.n, sample.clusters)
 
 
 def difference(
@@ -393,7 +368,7 @@ def difference(
     draws: int = DRAWS,
 ) -> Difference:
     """Compute the aggregate of ``ours`` minus the aggregate of ``theirs`` on the same instances, with a p-value."""
-    first, second = _checked_vectors(ours, clusters), _checked_vectors(theirs, clusters)
+    first, second = _columns(ours), _columns(theirs)
     numbers = _cluster_numbers(clusters)
     if aggregate is mean:
         low, high = bounds or _bounds_of_shares(first, second) or (None, None)
@@ -403,12 +378,7 @@ def difference(
         moving = int((_cluster_sums(first, numbers) != _cluster_sums(second, numbers)).any(axis=1).sum())
         both, minus = np.concatenate([first, second], axis=1), _difference_of(aggregate, first.shape[1])
         sample = _sample(both, numbers, minus, None, draws, moving)
-    return Difference(sample.value, *sample.interval(), sample.n, sample.clusters, sample.unit, *sample.p_value())
-
-
-def least_p(clusters: int) -> float:
-    """Return the least possible p-value: a draw that repeats a single cluster always counts as extreme."""
-    return min(1.0, 2.0 * float(clusters) ** -clusters) if clusters > 1 else 1.0
+    return Difference(sample.value, *sample.interval(), sample.n, sample.clusters, sample.p_value())
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:

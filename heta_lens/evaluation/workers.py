@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -127,22 +126,17 @@ def _loads(model: Any) -> bool:
     return isinstance(model, str | PathLike) or (callable(model) and not isinstance(model, nn.Module))
 
 
-def work(
-    run: RunDatabase, setup: Setup, evaluator: PromptEvaluator, *, longest_first: bool, look: Callable[[], Any]
-) -> None:
+def work(run: RunDatabase, setup: Setup, evaluator: PromptEvaluator, look: Callable[[], Any]) -> None:
     """Claim prompts and commit results until no task is pending or claimed; ``look`` is called after every result."""
     run.check_model(evaluator.fingerprint)
     worker = worker_name()
     with run.renewing(worker):
         while True:
-            claim = run.claim(worker, setup.metrics, longest_first=longest_first)
+            claim = run.claim(worker, setup.metrics)
             if claim is not None:
-                since = time.perf_counter()
                 for outcome in evaluator.outcomes(setup.task(claim)):
-                    now = time.perf_counter()
-                    if not run.commit(claim, *outcome, waited=now - since):
+                    if not run.commit(claim, *outcome):
                         break  # another worker has the prompt now
-                    since = now
                     look()
             elif "claimed" in run.counts():
                 time.sleep(LOOK)  # the worker of the last prompts may die
@@ -174,9 +168,9 @@ class WorkerProcess:
 
     def death(self) -> str:
         self.process.join(PATIENCE)
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return "its process ended" + (f" with exit code {code}; its output says why" if code else "")
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"its process ended with exit code {code}; its output says why"
         name = signal.Signals(-code).name
         hint = ", as the system does when memory is short" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{hint}"
@@ -184,8 +178,11 @@ class WorkerProcess:
 
 def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable[[], Any]) -> None:
     """Start processes that claim and commit, replace those that die, and end them with the work."""
-    _check_importable(setup)
-    packed = pickle.dumps(setup)
+    try:
+        packed = pickle.dumps(setup)
+    except Exception as error:
+        way = "name the model, the methods and the metrics, or give functions of a module"
+        raise ValueError(f"workers cannot be given this: {error}. Instead, {way}") from None
     living = [_started(run, number) for number in range(count)]
     failed_starts = 0
     try:
@@ -230,8 +227,7 @@ def _started(run: RunDatabase, number: int, *, silent: bool = False) -> WorkerPr
     context = multiprocessing.get_context("spawn")  # a fork would share the locks of this process's threads
     ours, theirs = context.Pipe()
     process = context.Process(target=partial(_serve, theirs, run.path, number, silent or number > 0), daemon=True)
-    with _interrupts_later():  # the process inherits this, so that only this process handles interrupts
-        process.start()
+    process.start()
     theirs.close()
     return WorkerProcess(number, process, ours)
 
@@ -255,7 +251,7 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
         with joined(path) as run:
             run.check_model(evaluator.fingerprint)
             connection.send(worker_name())
-            work(run, setup, evaluator, longest_first=True, look=lambda: None)
+            work(run, setup, evaluator, look=lambda: None)
         connection.send(None)
     except Exception as error:
         with suppress(OSError):
@@ -269,47 +265,13 @@ def _end_with(connection: Connection) -> None:
     os._exit(1)
 
 
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Keep interrupts back until the end of a block."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _check_importable(setup: Setup) -> None:
-    """Refuse a program, a function or methods that worker processes could not import."""
-    main = sys.modules["__main__"]
-    program = getattr(main, "__file__", None)
-    if program is not None and getattr(main, "__spec__", None) is None and not os.path.exists(program):
-        raise ValueError(f"workers cannot be started by a program that is in no file ({program}): put it into a file")
-    ways = "give its name, a folder, or a function of a module"
-    if program is None and getattr(setup.load, "__module__", None) == "__main__":
-        raise ValueError(f"workers cannot load the model by a function that is in no file: {ways}")
-    parts = {
-        "load the model this way": (setup.load, ways),
-        "be given these methods": (setup.entries, "name the methods, or give functions of a module"),
-        "be given these metrics": (setup.own_metrics, "name the metrics, or give functions of a module"),
-    }
-    for what, (part, way) in parts.items():
-        try:
-            pickle.dumps(part)
-        except Exception as error:
-            raise ValueError(f"workers cannot {what} ({error}): {way}") from None
-
-
 def _picklable(error: Exception) -> Exception:
     """Return the error, or an error with the same message if pickle cannot send the error."""
-    with suppress(Exception):
-        copy: Any = pickle.loads(pickle.dumps(error))
-        if type(copy) is type(error) and str(copy) == str(error):
-            return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 # ----------------------------------------------------------------------------------------------------------------- Ray
@@ -347,7 +309,7 @@ def work_on_ray(run: RunDatabase, setup: Setup, workers: Workers, count: int, lo
 def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, Any], kind: Any, look: Any) -> None:
     answers: dict[str, Any] = {name: actor.load.remote() for name, actor in actors.items()}
     claims: dict[str, Claim | None] = dict.fromkeys(actors)
-    since, deaths = dict.fromkeys(actors, 0.0), 0
+    deaths = 0
     while answers:
         waiting = {answer: name for name, answer in answers.items()}
         ready, _ = ray.wait([*waiting], num_returns=1, timeout=LOOK)
@@ -374,12 +336,10 @@ def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, 
                 run.check_model(fingerprint)
                 if different := [part for part, version in versions().items() if theirs.get(part) != version]:
                     raise ValueError(f"a worker has another installation (other {', '.join(different)})")
-            now = time.perf_counter()
-            waited, since[name] = now - since[name], now
             claim = claims[name]
-            if claim is not None and result is not None and run.commit(claim, *result, waited=waited):
+            if claim is not None and result is not None and run.commit(claim, *result):
                 continue
-            claims[name] = claim = run.claim(name, setup.metrics, longest_first=True)
+            claims[name] = claim = run.claim(name, setup.metrics)
             if claim is None:
                 del answers[name]
             else:
@@ -391,11 +351,7 @@ def _start_ray(ray: Any, workers: Workers, count: int) -> None:
     address = workers.address or os.environ.get("RAY_ADDRESS")
     local = {"num_cpus": count * workers.threads_each, "include_dashboard": False}
     # Without an address, Ray would join the cluster that a killed command left running: "local" starts another.
-    try:
-        ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else local))
-    except ConnectionError as error:
-        hint = "is it running? If it wants a token, set RAY_AUTH_MODE=token"
-        raise ConnectionError(f"{str(error).rstrip('.')}: {hint}") from None
+    ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else local))
 
 
 def _check_room(ray: Any, workers: Workers, count: int) -> None:

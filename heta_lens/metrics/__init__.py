@@ -17,7 +17,7 @@ from heta_lens.metrics.interventions import (
     patch_correlation,
 )
 from heta_lens.metrics.metric_case import Metric, MetricCase
-from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area, summed
+from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.robustness import (
     FEW,
@@ -31,7 +31,7 @@ from heta_lens.metrics.robustness import (
     under_noise,
 )
 from heta_lens.metrics.scores import normalised, with_mean
-from heta_lens.metrics.tasks import Retrained, exact_match_change, hit_change, kept_mass, kept_share, look_up, retrained
+from heta_lens.metrics.tasks import Retrained, exact_match_change, kept_mass, kept_share, look_up, retrained
 
 __all__ = [
     "FEW",
@@ -58,7 +58,6 @@ __all__ = [
     "faithfulness_error",
     "first_token",
     "hard",
-    "hit_change",
     "kept_mass",
     "kept_share",
     "look_up",
@@ -74,7 +73,6 @@ __all__ = [
     "sensitivity",
     "soft",
     "soft_area",
-    "summed",
     "under_noise",
     "with_mean",
 ]

@@ -8,8 +8,7 @@ is the same for the two kinds, and more is better.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -20,14 +19,11 @@ from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, finite_scores, ordinary, rows_of
-from heta_lens.model.adapter import Mask
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
-
-Steps: TypeAlias = Sequence[float] | Literal["tokens"]
 
 TENTHS = tuple(share / 10 for share in range(11))
 
@@ -47,17 +43,16 @@ def curve(
     *,
     order: Order = "morf",
     insert: bool = False,
-    steps: Steps = TENTHS,
+    steps: Sequence[float] = TENTHS,
     ablate: Literal["mask", "remove"] = "mask",
-    mask: Mask = "zero",
     scale: Scale = "prob",
     candidates: Positions | None = None,
 ) -> Curve:
     """Measure the target's likelihood while more and more tokens are removed; with ``insert``, restored.
 
     - ``order``: highest scores first (``morf``) or lowest first (``lerf``); equal scores in the order of the text
-    - ``steps``: shares of the tokens from 0 up, rounded down to whole tokens; ``tokens`` goes token by token
-    - ``ablate``, ``mask``: tokens are masked by ``mask``, or removed, so that the tokens after them move up
+    - ``steps``: shares of the tokens from 0 up, rounded down to whole tokens
+    - ``ablate``: the embeddings of tokens are 0 (``mask``), or tokens are removed, so that later tokens move up
     - ``scale``: the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
     - ``candidates``: positions that may be removed; None stands for every token that is not special
     """
@@ -66,25 +61,15 @@ def curve(
     check_scale(prediction.target, scale, "prob")
     scores = finite_scores(scores, len(prediction))
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
-    shares, counts = counted(steps, len(order_of))
+    counts = [token_count(share, len(order_of)) for share in steps]
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
     batches = prediction.prompt.batches("auto", len(prediction))
     with prediction.running():
         if ablate == "remove":
             values = removed(prediction, ~gone, partial(prediction.read, scale=scale), batches)
         else:
-            values = ablated(prediction, ~gone, prediction.mask_vector(mask), scale, batches)
-    return Curve(shares, tuple(values.tolist()))
-
-
-def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
-    """Return the shares of a curve, and the number of tokens of every share."""
-    if steps == "tokens":
-        return tuple(count / max(1, tokens) for count in range(tokens + 1)), [*range(tokens + 1)]
-    shares = tuple(float(share) for share in steps)
-    if len(shares) < 2 or shares[0] or not all(first <= second <= 1 for first, second in pairwise(shares)):
-        raise ValueError(f"steps={steps!r} must be shares from 0 up to at most 1, or 'tokens'")
-    return shares, [token_count(share, tokens) for share in shares]
+            values = ablated(prediction, ~gone, prediction.mask_vector("zero"), scale, batches)
+    return Curve(tuple(steps), tuple(values.tolist()))
 
 
 def aopc(drawn: Curve, *, insert: bool = False) -> float:

@@ -128,8 +128,8 @@ def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
     targets = {n + place: token for place, token in enumerate(written)}
     with prediction.adapter.undisturbed():
         of_answer = predictions(prediction.adapter, Activations.of(cache), targets, tokens=ids, follow=False)
-    rows = [normalised(case.explain(token).scores.cpu()[:n], norm="sum").values for token in of_answer]
-    return torch.stack(rows).double().sum(0)
+    rows = [normalised(case.explain(token).scores.cpu()[:n]) for token in of_answer]
+    return torch.stack(rows).sum(0)
 
 
 def evaluate_effects(case: MetricCase) -> dict[str, Value]:
@@ -169,7 +169,7 @@ def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
 def variation(case: MetricCase, runs: Sequence[Attribution], norm: Normalisation) -> float:
     """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
-    return robustness.sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in of_candidates]))
+    return robustness.sensitivity(torch.stack([normalised(scores, norm) for scores in of_candidates]))
 
 
 def evaluate_seed_variance(case: MetricCase) -> float:
@@ -211,5 +211,6 @@ def evaluate_tool(case: MetricCase) -> float:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     ids, decode = case.prediction.ids.tolist(), case.prediction.adapter.tokenizer.decode
     whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, tasks.kept_mass(case.scores, context)))
-    question, answer = " ".join(case.instance.words("question")), case.instance.answer
-    return tasks.hit_change(tasks.look_up, whole, snippet, question, str(answer), case.instance.choices)
+    question, choices = " ".join(case.instance.words("question")), case.instance.choices
+    best, complete = (tasks.look_up(text, question, choices) == case.instance.answer for text in (snippet, whole))
+    return 100.0 * (best - complete)

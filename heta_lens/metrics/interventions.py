@@ -11,13 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.options import check_at_least
-from heta_lens._util.text import short_repr
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics.evidence import highest
-from heta_lens.metrics.scores import Positions, candidate_positions, check_number, finite_scores
-from heta_lens.model.adapter import Mask
+from heta_lens.metrics.scores import Positions, candidate_positions, finite_scores
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
@@ -36,18 +33,14 @@ class Drops:
 
     @classmethod
     @one_at_a_time("prediction")
-    def of(cls, prediction: Prediction, *, mask: Mask = "zero", seed: int = 0) -> "Drops":
-        """Measure the drops of every single token and of 32 random sets."""
-        check_at_least("seed", seed, 0, whole=True)
+    def of(cls, prediction: Prediction, *, seed: int = 0) -> "Drops":
+        """Measure the drops of every single token and of 32 random sets, with embeddings of 0 as masks."""
         generator = prompt_generator(seed, prediction.ids)
         sets = diagnostics.subsets(generator, len(prediction))
         with prediction.running():
-            each = diagnostics.drops(prediction, mask, sets, "auto")
-            (whole,) = diagnostics.whole_drops([prediction], mask)
+            each = diagnostics.drops(prediction, "zero", sets, "auto")
+            (whole,) = diagnostics.whole_drops([prediction], "zero")
         return cls(sets, each.cpu().double(), whole, torch.from_numpy(generator.permutation(len(sets))))
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
 
 def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
@@ -103,7 +96,6 @@ def misattribution(
     candidates: Positions | None = None,
 ) -> float:
     """Share of the ``k`` tokens with the highest scores but an effect below ``least``; lower is better."""
-    check_number("least", least)
     scores, effects = _checked(scores, effects)
     return mean_effect(scores, (effects < least).double(), k, candidates=candidates)
 

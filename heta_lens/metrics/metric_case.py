@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.text import short_repr
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.metrics.interventions import Drops
@@ -23,9 +22,6 @@ class MetricCache:
     """Measurements of a prediction, independent of scores: made on first use, and shared by every method."""
 
     prediction: Prediction
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     @cached_property
     def edge_effects(self) -> Float[Tensor, "pos"]:
@@ -52,9 +48,6 @@ class MetricCase:
     ready: Callable[[Instance, Prediction], Explain]
     ask: Callable[[Instance], Prediction]
     measurements: MetricCache | None = None
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     @cached_property
     def cached(self) -> MetricCache:

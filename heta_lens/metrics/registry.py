@@ -18,7 +18,6 @@ from functools import cached_property, partial
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
-from heta_lens._util.files import brief
 from heta_lens._util.options import hint, is_object_name, named_object
 from heta_lens.metrics import evaluators
 from heta_lens.metrics.metric_case import Better, Metric
@@ -264,8 +263,6 @@ def metric_named(metric: str | Metric) -> tuple[str, Metric]:
         if METRICS[name] == metric:
             return name, metric
         raise ValueError(f"title={metric.title!r} names the metric {name!r}, which METRICS has: give another title")
-    if not isinstance(metric, str):
-        raise TypeError(f"metrics has {brief(metric)}: give names, such as 'f1', or Metric objects")
     if metric not in METRICS:
         way = "`heta-lens metrics` lists them"
         raise ValueError(f"metric={metric!r} is not in heta_lens.metrics.METRICS{hint(metric.lower(), METRICS)}: {way}")

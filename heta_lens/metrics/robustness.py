@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import check_at_least
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.metrics.scores import Positions, candidate_positions, finite_numbers, finite_scores
+from heta_lens.metrics.scores import Positions, candidate_positions, finite_scores
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, BatchHook
 from heta_lens.model.lock import changing, one_at_a_time
@@ -62,9 +61,6 @@ def again(prediction: Prediction) -> Prediction:
 
 def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
     """Mean over tokens of the standard deviation of scores over runs, at least 0; less is better."""
-    runs = finite_numbers(runs, "runs")
-    if runs.ndim != 2 or len(runs) < 2 or not runs.shape[1]:
-        raise ValueError(f"runs has the shape {tuple(runs.shape)}, and must hold a row of scores per run, at least two")
     return float(runs.double().std(0).mean())
 
 
@@ -165,10 +161,6 @@ class Setting:
     top_p: float = 1.0
     top_k: int = 0
     repetition: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "top_p", "repetition", "top_k"):
-            check_at_least(name, getattr(self, name), 0, whole=name == "top_k")
 
 
 GRID = tuple(starmap(Setting, product((0.2, 0.5, 0.9), (0.8, 0.9, 0.95), (20, 50, 100), (1.0, 1.2))))

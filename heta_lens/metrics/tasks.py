@@ -1,45 +1,39 @@
 """Downstream tasks on the tokens with the highest scores: a claim to verify, a look-up, a classifier to retrain."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.numerics import token_count
-from heta_lens._util.options import check_count
+from heta_lens._util.numerics import TOLERANCE, token_count
 from heta_lens._util.python import extra
 from heta_lens._util.text import sentences
-from heta_lens.metrics.evidence import ranked, reaching
+from heta_lens.metrics.evidence import ranked
 from heta_lens.metrics.nc_ns import without
 from heta_lens.metrics.scores import Positions, finite_scores, normalised, positions_in, rows_of
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 SENTENCE_END = re.compile(r"[.!?]")  # of a snippet with missing tokens: no white space need follow
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
-Tool: TypeAlias = Callable[[str, str, Sequence[str]], str]
-"""A function of the kept text, the question and the choices, which returns a choice."""
-Make: TypeAlias = Callable[[int], Any]
-"""A function of a seed, which returns a classifier with fit(counts, labels) and predict(counts)."""
 
 
 def kept_share(scores: Float[Tensor, "pos"], candidates: Positions, share: float = 0.4) -> list[int]:
     """Return a ``share`` of the candidates with the highest scores, rounded up, in the order of the text."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share={share} must be above 0 and at most 1")
     order = ranked(scores, candidates)
     return sorted(order[: token_count(share, len(order), "up")])
 
 
 def kept_mass(scores: Float[Tensor, "pos"], candidates: Positions, mass: float = 0.4) -> list[int]:
     """Return the fewest candidates with a share ``mass`` of the positive scores, in the order of the text."""
-    scores = finite_scores(scores)
     order = ranked(scores, candidates)
-    return sorted(order[: reaching(normalised(scores[order]).values.tolist(), mass)])
+    reached = normalised(finite_scores(scores)[order]).cumsum(0)
+    return sorted(order[: 1 + int((reached < mass * (1 - TOLERANCE)).sum())])
 
 
 def exact_match_change(
@@ -66,12 +60,6 @@ def exact_match_change(
     verdicts = without(prediction, gone, lambda log_probs: log_probs[:, list(choices)]).argmax(-1).tolist()
     whole, best, random = (choices[verdict] == prediction.target for verdict in verdicts)
     return {"change": 100.0 * (best - whole), "random": 100.0 * (random - whole)}
-
-
-def hit_change(tool: Tool, whole: str, snippet: str, question: str, answer: str, choices: Sequence[str]) -> float:
-    """Return the change in Hit@1, in points, of a tool with the snippet in place of the whole; more is better."""
-    best, complete = (tool(text, question, choices) == answer for text in (snippet, whole))
-    return 100.0 * (best - complete)
 
 
 def look_up(text: str, question: str, choices: Sequence[str]) -> str:
@@ -113,46 +101,30 @@ class Retrained:
     nothing: Float[np.ndarray, "seed"]
 
 
-def logistic_regression(seed: int) -> Any:
-    return extra("sklearn.linear_model", "retraining").LogisticRegression(max_iter=1000, random_state=seed)
-
-
 def retrained(
     texts: Sequence[Sequence[int]],
     labels: Sequence[int],
     scores: Sequence[Float[Tensor, "pos"]],
     *,
     shares: Sequence[float] = SHARES,
-    candidates: Sequence[Positions | None] | None = None,
     seeds: int = 3,
-    make: Make = logistic_regression,
 ) -> Retrained:
-    """Train a classifier on half of the texts, and evaluate the classifier on the rest, for every share and seed.
+    """Train a logistic regression on half of the texts, and evaluate it on the rest, for every share and seed.
 
     - ``texts``: token ids; the classifier sees the counts of the tokens
-    - ``scores``: scores of every text's tokens; ``candidates``: the removable tokens (default: every token)
-    - ``make``: the classifier, by default a logistic regression
+    - ``scores``: scores of every text's tokens
     - ``seeds``: the number of seeds, which draw the halves
     """
-    check_count("seeds", seeds)
     if not len(texts) == len(labels) == len(scores) or len(texts) < 4:
         raise ValueError(f"{len(texts)} texts, {len(labels)} labels and {len(scores)} scores: give as many, and four")
-    candidates = [None] * len(texts) if candidates is None else candidates
-    orders = [
-        ranked(finite_scores(given, len(text)), removable)
-        for given, text, removable in zip(scores, texts, candidates, strict=True)
-    ]
+    orders = [ranked(finite_scores(given, len(text))) for given, text in zip(scores, texts, strict=True)]
+    truth = np.array(labels)
     accuracies: dict[str, list[Any]] = {name: [] for name in Retrained.__dataclass_fields__ if name != "shares"}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         train = generator.permutation(len(texts)) < len(texts) // 2
         mixed = [generator.permutation(order).tolist() for order in orders]
-
-        def accuracy(gone: Sequence[Sequence[int]], train: Any = train, seed: int = seed) -> float:
-            counts, truth, classifier = counts_without(texts, gone), np.array(labels), make(seed)
-            classifier.fit(counts[train], truth[train])
-            return float((classifier.predict(counts[~train]) == truth[~train]).mean())
-
+        accuracy = partial(accuracy_without, texts, truth, train, seed)
         for name, ranking in (("", orders), ("_by_chance", mixed)):
             cuts = [[token_count(share, len(order), "nearest") for order in ranking] for share in shares]
             first = [[order[:cut] for order, cut in zip(ranking, row, strict=True)] for row in cuts]
@@ -164,11 +136,18 @@ def retrained(
     return Retrained(tuple(shares), **{name: np.array(rows) for name, rows in accuracies.items()})
 
 
-def counts_without(texts: Sequence[Sequence[int]], gone: Sequence[Sequence[int]]) -> Int[np.ndarray, "text word"]:
-    """Count the tokens of every text outside the given positions; the last column counts the positions."""
-    counts = np.zeros((len(texts), max(max(text) for text in texts) + 2), dtype=int)
+def accuracy_without(
+    texts: Sequence[Sequence[int]],
+    truth: Int[np.ndarray, "text"],
+    train: Bool[np.ndarray, "text"],
+    seed: int,
+    gone: Sequence[Sequence[int]],
+) -> float:
+    """Train on the ``train`` texts without the positions ``gone``, and return the accuracy on the other texts."""
+    counts = np.zeros((len(texts), max(map(max, texts)) + 2), dtype=int)  # the last column counts the positions
     for row, text, positions in zip(counts, texts, gone, strict=True):
-        left = {*range(len(text))} - {*positions}
-        np.add.at(row, [text[at] for at in left], 1)
+        np.add.at(row, [text[at] for at in {*range(len(text))} - {*positions}], 1)
         row[-1] = len(positions)
-    return counts
+    classifier = extra("sklearn.linear_model", "retraining").LogisticRegression(max_iter=1000, random_state=seed)
+    classifier.fit(counts[train], truth[train])
+    return float((classifier.predict(counts[~train]) == truth[~train]).mean())

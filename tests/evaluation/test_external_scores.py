@@ -116,7 +116,7 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
     ("record", "message"),
     [
         ({"text": "a b"}, "line 1: it has no scores, but 'text'"),
-        ({"scores": [1.0], "tokens": ["a"]}, "it has tokens without the text"),
+        ({"scores": [1.0], "tokens": ["a"]}, "it has neither ids nor a text with its tokens"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
         ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
         (

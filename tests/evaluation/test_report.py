@@ -3,26 +3,22 @@
 import csv
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from math import cos, isnan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-import pandas as pd
 import pytest
-from scipy.optimize import brentq
 
 from helpers.evaluating import recorded
-from heta_lens.evaluation.report.document import Heading, Notes, Paragraph, Table, markdown, page, sheet
+from heta_lens.evaluation.report.document import Heading, Notes, Paragraph, Table, markdown, page
 from heta_lens.evaluation.report.figures import BETTER, WORSE, mark
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
+from heta_lens.evaluation.report.results import Summary, summary
 from heta_lens.evaluation.run_database import RUN, Record
-from heta_lens.evaluation.statistics import corrected, difference
+from heta_lens.evaluation.statistics import corrected
 
 METRICS = {
     "dsa": {"title": "Sentence share", "better": "more", "low": -1, "high": 1, "cost": "nothing", "aggregate": "mean"},
@@ -122,23 +118,9 @@ def found(written: Path) -> Summary:
     return summary(written)
 
 
-def changed(**metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {**RUNS, "metrics": {**METRICS, **metrics}}
-
-
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (lambda: changed(dsa={"better": "most", "aggregate": "mean"}), "dsa: better='most' is not one of more, less"),
-        (lambda: changed(dsa={"better": "more", "aggregate": "sum"}), "dsa: aggregate='sum' is not one of mean, log_r"),
-        (lambda: {**RUNS, "metrics": {}}, "holds scores and no metrics"),
-    ],
-)
-def test_a_folder_that_makes_no_sense_is_refused(
-    tmp_path: Path, run: Callable[[], dict[str, Any]], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        write_report(folder_of(tmp_path, records(), run()))
+def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds scores and no metrics"):
+        write_report(folder_of(tmp_path, records(), {**RUNS, "metrics": {}}))
 
 
 @pytest.mark.thorough
@@ -171,7 +153,7 @@ def test_every_cell_is_a_mean_with_its_interval(found: Summary, metric: str, met
     told = found.cells[metric, method].estimate
     assert told.value == pytest.approx(mean_of(method, metric))
     assert told.low < told.value < told.high
-    assert (told.n, told.clusters, told.unit) == (22 if metric == "dsa" else 24, 8, "templates")
+    assert (told.n, told.clusters) == (22 if metric == "dsa" else 24, 8)
 
 
 def test_methods_are_compared_where_both_have_a_value(found: Summary) -> None:
@@ -191,24 +173,6 @@ def test_p_is_corrected_for_the_number_of_methods(found: Summary) -> None:
     assert raw[0] < 0.01  # all of 8 templates one way
     assert [cell.p for cell in told] == pytest.approx(corrected(raw), nan_ok=True)
     assert told[0].p is not None and told[0].p > raw[0]
-
-
-@pytest.mark.slow
-def test_more_is_drawn_where_another_seed_might_change_who_is_called_different(tmp_path: Path) -> None:
-    skewed = np.random.default_rng(1).lognormal(-0.18, 0.6, size=40)
-    near = float(brentq(lambda less: difference([*(skewed - less)], [0.0] * 40, range(40)).p - SIGNIFICANT, 1.1, 1.6))
-    known = {"methods": dict.fromkeys(("ours", "other"), METHODS["ours"]), "metrics": {"free": {"better": "more"}}}
-    for less, more in ((near, True), (1.5 * near, False)):
-        found = [
-            Record(str(at), method, values={"free": value})
-            for at in range(40)
-            for method, value in (("ours", 0.0), ("other", float(skewed[at]) - less))
-        ]
-        told = summary(folder_of(tmp_path / str(more), found, {**RUNS, **known})).cells["free", "other"].difference
-        drawn_once = difference([*(skewed - less)], [0.0] * 40, range(40))
-        assert told is not None and drawn_once.p_error > 0
-        assert (told.p_error < drawn_once.p_error / 1.9) == more
-        assert (told.p < SIGNIFICANT) == (told.high < 0)
 
 
 @pytest.mark.thorough
@@ -271,7 +235,7 @@ def test_the_page_is_well_formed_and_needs_nothing(written: Path) -> None:
     text = (written / "report.html").read_text()
     root = ElementTree.fromstring(text)
     svgs = [one for one in root.iter() if one.tag.endswith("}svg")]
-    assert len(svgs) == len(METRICS) + 1
+    assert len(svgs) == len(METRICS)
     ids = [one.get("id") for one in root.iter() if one.get("id")]
     assert len(ids) == len(set(ids))
     used = re.findall(r'href="([^"]*)"|url\(([^)]*)\)', text)
@@ -282,29 +246,10 @@ def test_the_page_is_well_formed_and_needs_nothing(written: Path) -> None:
     assert len(list(root.iter("table"))) == 2 + len(METRICS) + 3
 
 
-@pytest.mark.parametrize(("templates", "said"), [(3, True), (12, False)])
-def test_a_report_says_where_no_difference_could_be_told(tmp_path: Path, templates: int, said: bool) -> None:
-    run = {"methods": {name: {"method": name} for name in ("heta", "b")}, "metrics": {"f1": {}}, "instances": templates}
-    values = {"heta": 1.0, "b": 0.0}.items()
-    folder_of(
-        tmp_path,
-        [Record(f"{at}", name, f"template {at}", {"f1": value}) for at in range(templates) for name, value in values],
-        run,
-    )
-    write_report(tmp_path)
-    text = (tmp_path / "report.md").read_text()
-    assert (f"p is at least {2 / templates**templates:.2g}" in text) is said
-    assert (summary(tmp_path).best.get("f1") == "heta") is not said
-
-
 def test_notes_say_what_is_meant(written: Path) -> None:
     text = (written / "report.md").read_text()
-    assert "24 instances of the test split, made from 8 templates of 3 each. Methods are compared with ours." in text
+    assert "24 instances of the test split, made from 8 templates. Methods are compared with ours." in text
     assert "own prediction in 18 of 24 instances" in text
-    # Log-probabilities of 0, -1/8 … -23/8: quartiles at -5.75/8, -11.5/8 and -17.25/8.
-    assert (
-        "How likely the explained token was: p = 0.238 in the median, p = 0.116 and p = 0.487 at the quartiles" in text
-    )
     assert "dsa: more is better; a mean over instances, at least -1 and at most 1. Cost: nothing." in text
     assert "bias: nearer 0 is better; a mean over instances. The difference is that of the distances" in text
     assert "Variant: of sums. Source: ours." in text
@@ -316,15 +261,11 @@ def test_notes_say_what_is_meant(written: Path) -> None:
 @pytest.mark.slow
 def test_figures_show_every_method(written: Path) -> None:
     shown = {path.name: texts(ElementTree.parse(path).getroot()) for path in (written / "figures").glob("*.svg")}
-    assert sorted(shown) == [*(f"0{at}-{name}.svg" for at, name in enumerate(METRICS, 1)), "costs.svg"]
-    for name, text in shown.items():
-        assert all(method in text for method in METHODS) or name == "costs.svg"
+    assert sorted(shown) == [f"0{at}-{name}.svg" for at, name in enumerate(METRICS, 1)]
+    assert all(method in text for method in METHODS for text in shown.values())
     assert "no value" in shown["01-dsa.svg"] and "← -∞" in shown["04-soft_nc.svg"]
-    assert "Sentence share (more is better)" in shown["costs.svg"] and "broken" not in shown["costs.svg"]
     pages = [path.with_suffix(".pdf") for path in (written / "figures").glob("*.svg")]
     assert all(b"FontFile" in path.read_bytes() for path in pages)  # fonts are embedded, for papers
-    page = (written / "report.html").read_text()
-    assert "Not in the figure, without a finite value or a time: broken." in page
 
 
 def test_texts_cannot_break_a_document() -> None:
@@ -335,33 +276,3 @@ def test_texts_cannot_break_a_document() -> None:
     text = markdown(blocks)
     assert len(text.splitlines()) == 9
     assert r"a \| b \<script> \*c\* \`d\` \_e\_ f_g [h]\(i) & \\" in text
-
-
-TEXTS = [
-    "=HYPERLINK(1)",
-    "+1+1",
-    "-1 ± 2",
-    "@SUM(A1)",
-    "\tx",
-    "\rx",
-    "＝1",
-    "'=1",
-    "''=1",
-    "'a",
-    "a=1",
-    "",
-    "-",
-    "it's",
-]
-
-
-def read_back(cell: str) -> str:
-    """As the documentation says."""
-    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(tuple("=+-@\t\r\n＝＋－＠")) else cell
-
-
-def test_no_text_becomes_a_formula_and_every_text_can_be_read_back() -> None:
-    found = [row["text"] for row in csv.DictReader(StringIO(sheet(pd.DataFrame({"text": [*TEXTS, "x"]})), newline=""))]
-    found = [*found[: TEXTS.index("")], "", *found[TEXTS.index("") :]] if len(found) == len(TEXTS) else found
-    assert not any(cell.startswith(("=", "+", "@", "\t", "\r", "＝")) for cell in found)
-    assert [read_back(cell) for cell in found] == [*TEXTS, "x"]

@@ -123,7 +123,7 @@ def test_a_folder_takes_more_methods_and_no_other_evaluation(tmp_path: Path) -> 
     assert read_records(tmp_path) == before
     with pytest.raises(ValueError, match=r"other methods: .* \(methods: random; metrics: morf\), to which methods may"):
         evaluated(tmp_path, some, "recency", metrics=["morf"])
-    with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
+    with pytest.raises(ValueError, match="holds an evaluation with other instances, metrics, texts"):
         evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
     with pytest.raises(ValueError, match="holds an evaluation with other texts: give another folder"):
         evaluated(tmp_path, suite("recall", limit=2, seed=1), "random", metrics=["morf"])

@@ -64,8 +64,6 @@ def test_log_ratios_of_nothing() -> None:
     assert estimate([(0.0, 0.1), (0.0, 0.2)], [0, 1], log_ratio).value == -inf
     assert estimate([(0.1, 0.0), (0.2, 0.0)], [0, 1], log_ratio).value == inf
     assert isnan(estimate([(0.0, 0.0)], [0], log_ratio).value)
-    with pytest.raises(ValueError, match=r"at least 0, and one is -0\.1"):
-        estimate([(-0.1, 0.1)], [0], log_ratio)
 
 
 @pytest.mark.parametrize("clusters", [range(5), [0, 0, 1, 2, 3]], ids=["each", "unequal"])
@@ -86,15 +84,6 @@ def test_draws_that_are_infinite_or_say_nothing_widen_the_interval() -> None:
     assert rare.low < -1 and rare.high == inf and rare.value == pytest.approx(0)
     empty = estimate([(0.0, 0.0)] * 3 + [(0.4, 0.1)], EACH[:4], log_ratio)
     assert (empty.low, empty.high) == (-inf, inf)
-
-
-def test_values_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 values and 3 clusters"):
-        estimate([0.1, 0.2], [0, 1, 2])
-    with pytest.raises(ValueError, match="not finite: leave out"):
-        estimate([0.1, nan], [0, 1])
-    with pytest.raises(ValueError, match="not finite"):
-        difference([0.1], [inf], [0])
 
 
 @pytest.mark.parametrize("hits", [0, 1, 9, 14, 15])

@@ -1,13 +1,12 @@
 """Perturbation curves against one run after another, and the areas of worked examples."""
 
-from math import nan
 from typing import Any
 
 import pytest
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs
-from helpers.evaluating import MODEL, TARGET, N, double, prediction_of, some_scores
+from helpers.evaluating import MODEL, TARGET, N, prediction_of, some_scores
 from heta_lens.metrics import Curve, abpc, aopc, area, curve
 
 
@@ -34,16 +33,7 @@ def test_a_curve_is_one_run_after_another(build: Any, order: Any, insert: bool) 
         states = embeddings.clone()
         states[gone] = 0
         expected.append(float(log_probs(states).detach()[TARGET].exp()))
-    found = curve(asked, scores, order=order, insert=insert, steps="tokens")
-    assert found.values == pytest.approx(expected, rel=1e-6) and found.shares[-1] == 1
+    found = curve(asked, scores, order=order, insert=insert, steps=[count / 7 for count in range(N)])
+    assert found.values == pytest.approx(expected, rel=1e-6)
     tenths = curve(asked, scores, order=order, insert=insert)
     assert tenths.values == pytest.approx([expected[int(share * 7 / 10)] for share in range(11)], rel=1e-6)
-
-
-def test_what_curves_refuse() -> None:
-    asked = prediction_of(zoo.bridge("gpt2"))
-    for steps in ((0.1, 1.0), (0.0, 2.0), (0.0, 0.5, 0.4), (0.0,)):
-        with pytest.raises(ValueError, match="must be shares from 0 up"):
-            curve(asked, some_scores(), steps=steps)
-    with pytest.raises(ValueError, match=r"scores\[2\] is nan"):
-        curve(asked, double(1, 2, nan, 4, 5, 6, 7, 8))

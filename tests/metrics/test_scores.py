@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from helpers.evaluating import case_of, double
 from heta_lens import metrics
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.metrics import Drops, Setting, normalised, with_mean
+from heta_lens.metrics import Drops, normalised, with_mean
 from heta_lens.metrics.scores import evidence_positions, ordinary
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
@@ -58,7 +57,6 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     "patch_correlation": lambda scores, _: metrics.patch_correlation(scores, EFFECTS),
     "released": lambda scores, asked: metrics.released(asked, scores),
     "retrained": lambda scores, _: metrics.retrained(TEXTS, LABELS, [EFFECTS] * 7 + [scores]),
-    "sensitivity": lambda scores, _: metrics.sensitivity(torch.stack([EFFECTS.to(scores), scores])),
     "soft": lambda scores, asked: metrics.soft(asked, scores),
     "soft, keep": lambda scores, asked: metrics.soft(asked, scores, keep=0.5),
     "soft_area": lambda scores, asked: metrics.soft_area(asked, scores),
@@ -66,8 +64,8 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
 }
 OF_A_CONTEXT = ["additivity_gap", "cascade", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
 OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "retrained", "soft", "soft, keep", "soft_area"]
-OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "hit_change", "look_up", "relative_change"}
-OF_NO_SCORES |= {"summed", "paraphrase_consistency", "under_noise"}
+OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "look_up", "relative_change"}
+OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)
 # A call per public function of positions: (positions, prediction) -> result.
 OF_POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -99,15 +97,15 @@ def test_the_calls_cover_every_public_function() -> None:
 def test_a_score_that_is_not_finite_is_refused_by_position(name: str, value: float, asked: Any) -> None:
     scores = EFFECTS.double()
     scores[2] = value
-    with pytest.raises(ValueError, match=rf"\[(1, )?2\] is {value}"):
+    with pytest.raises(ValueError, match=rf"\[2\] is {value}"):
         OF_SCORES[name](scores, asked)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_SCORES if name != "sensitivity"])
+@EVERY
 @pytest.mark.parametrize(
     ("scores", "message"),
-    [(EFFECTS.unflatten(0, (2, 3)), "shape"), (torch.empty(0), "shape"), (EFFECTS > 0.2, "bool"), (None, "a NoneType")],
-    ids=["2-d", "empty", "bool", "None"],
+    [(EFFECTS.unflatten(0, (2, 3)), "shape"), (torch.empty(0), "shape"), (None, "a NoneType")],
+    ids=["2-d", "empty", "None"],
 )
 def test_scores_of_a_wrong_shape_or_type_are_refused(name: str, scores: Any, message: str, asked: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
@@ -127,8 +125,6 @@ def test_scores_of_a_wrong_number_of_tokens_are_refused(name: str, length: int, 
     [
         ([(0, 2)], r"holds \(0, 2\), .*range\(start, stop\)"),
         ([True], "holds True"),
-        ("12", "must be a list of positions"),
-        (1, "must be a list of positions"),
         ([N], f"holds {N}, and must hold whole numbers from 0 to {N - 1}"),
         ([-1], f"holds -1, and must hold whole numbers from 0 to {N - 1}"),
     ],
@@ -142,12 +138,8 @@ def test_wrong_positions_are_refused(name: str, places: Any, message: str, asked
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda asked: metrics.curve(asked, EFFECTS, steps=[0.0, float("nan"), 1.0]), "nan"),
-        (lambda asked: metrics.released(asked, EFFECTS, shares=[0.1, -0.5]), "shares=-0.5 must be at least 0"),
-        (lambda asked: metrics.soft_area(asked, EFFECTS, [0.5]), "must be two shares at least"),
-        (lambda asked: metrics.soft_area(asked, EFFECTS, [0.5, 0.1]), "from the smallest up"),
-        (lambda asked: metrics.soft(asked, EFFECTS, draws=10**20), "draws=10+ is more than can be run"),
-        (lambda _: Setting(temperature=float("nan")), "temperature=nan"),
+        (lambda asked: metrics.soft(asked, EFFECTS, draws=0), "draws=0 must be at least 1"),
+        (lambda asked: metrics.soft(asked, EFFECTS, keep=1.0), "mean=1.0 must be between 0 and 1"),
     ],
 )
 def test_wrong_numbers_are_refused(ask: Callable[[Any], Any], message: str, asked: Any) -> None:
@@ -183,33 +175,18 @@ def test_evidence_positions_spell_the_spans(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------ normalisation
 @pytest.mark.parametrize(
-    ("norm", "expected"),
-    [
-        ("none", [0.0, 1.0, 3.0]),
-        ("sum", [0.0, 0.25, 0.75]),
-        ("max", [0.0, 1 / 3, 1.0]),
-        ("minmax", [0.0, 1 / 3, 1.0]),
-        ("softmax", [0.0420, 0.1142, 0.8438]),
-        ("sigmoid", [0.5, 0.7311, 0.9526]),
-        ("zscore", [-1.0690, -0.2673, 1.3363]),
-    ],
+    ("norm", "expected", "level"),
+    [("none", [0.0, 1.0, 3.0], 0.0), ("sum", [0.0, 0.25, 0.75], 0.25), ("max", [0.0, 1 / 3, 1.0], 1.0)],
 )
-def test_scores_are_brought_to_a_scale(norm: Any, expected: list[float]) -> None:
-    values, degenerate = normalised(double(-2.0, 1.0, 3.0), "relu", norm)
-    assert values.tolist() == pytest.approx(expected, abs=1e-4) and not degenerate
-
-
-@pytest.mark.parametrize(("norm", "every"), [("sum", 0.25), ("max", 1.0), ("minmax", 0.5), ("zscore", 0.0)])
-def test_scores_that_tell_nothing_count_all_the_same(norm: Any, every: float) -> None:
-    values, degenerate = normalised(torch.zeros(4), "relu", norm)
-    assert values.tolist() == [every] * 4 and degenerate
-    assert normalised(torch.full((4,), 2.0), "relu", norm).degenerate
+def test_scores_are_brought_to_a_scale(norm: Any, expected: list[float], level: float) -> None:
+    assert normalised(double(-2.0, 1.0, 3.0), norm).tolist() == pytest.approx(expected, abs=1e-4)
+    assert normalised(torch.zeros(4), norm).tolist() == [level] * 4
 
 
 @pytest.mark.parametrize("mean", [0.05, 0.3, 0.5, 0.75, 0.95])
 @pytest.mark.parametrize("values", [(4.0, 3.0, 2.0, 1.0), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.0,) * 4])
 def test_retention_has_the_mean_that_was_asked_for(values: tuple[float, ...], mean: float) -> None:
-    kept = with_mean(double(*values), mean).values
+    kept = with_mean(double(*values), mean)
     assert float(kept.mean()) == pytest.approx(mean) and (kept >= 0).all() and (kept <= 1).all()
     assert (kept.diff() <= 1e-12).all()  # what scored more keeps more
     free = (kept > 0) & (kept < 1) & (double(*values) > 0)
@@ -219,11 +196,5 @@ def test_retention_has_the_mean_that_was_asked_for(values: tuple[float, ...], me
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_has_no_scale_is_refused() -> None:
-    for call, said in (
-        (partial(normalised, double(1), "relu", "l2"), "norm='l2' is not one of"),
-        (partial(normalised, double(1), "plus"), "sign='plus' is not one of"),
-        (partial(with_mean, double(1), 1.0), "mean=1.0 must be between 0 and 1"),
-        (partial(with_mean, double(-1), 0.5), "choose sign="),
-    ):
-        with pytest.raises(ValueError, match=said):
-            call()
+    with pytest.raises(ValueError, match="norm='l2' is not one of"):
+        normalised(double(1), "l2")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict
 from helpers.evaluating import MODEL, N, double, prediction_of, some_scores
-from heta_lens.metrics import exact_match_change, hit_change, kept_mass, kept_share, look_up, retrained
+from heta_lens.metrics import exact_match_change, kept_mass, kept_share, look_up, retrained
 
 
 def test_a_share_and_a_mass_of_tokens_are_kept_in_order() -> None:
@@ -18,11 +18,6 @@ def test_a_share_and_a_mass_of_tokens_are_kept_in_order() -> None:
     assert kept_share(scores, [0, 3, 4], 0.4) == [0, 4]
     assert kept_mass(scores, range(5), 0.4) == [1] and kept_mass(scores, range(5), 0.5) == [1, 2]
     assert kept_mass(torch.ones(5), range(5), 0.4) == [0, 1] and kept_mass(torch.zeros(5), range(5), 0.4) == [0, 1]
-    for wrong in (0.0, 1.5):
-        with pytest.raises(ValueError, match=f"share={wrong} must be above 0"):
-            kept_share(scores, range(5), wrong)
-        with pytest.raises(ValueError, match=f"mass={wrong} must be above 0"):
-            kept_mass(scores, range(5), wrong)
 
 
 @MODEL
@@ -51,10 +46,6 @@ def test_a_little_tool_looks_things_up() -> None:
     for who, place in (("Ann", "box"), ("Bob", "bag")):
         assert look_up(story, f"Where did {who} put the key?", [" box", " bag", " bin"]) == f" {place}"
     assert look_up("Ann put", "Where?", [" box"]) == ""
-    asked = ("Where did Bob put the key?", " bag", [" box", " bag"])
-    assert hit_change(look_up, story, "Bob in the bag", *asked) == 0
-    assert hit_change(look_up, story, "Bob put the key", *asked) == -100
-    assert hit_change(look_up, "the box", "Bob bag", *asked) == 100
 
 
 def sorted_texts(count: int = 400) -> tuple[list[list[int]], list[int]]:
@@ -77,8 +68,6 @@ def test_without_the_word_that_tells_nothing_can_be_learned() -> None:
     assert (abs(bad.removed_by_chance[:, 1] - 0.75) < 0.12).all() and (
         abs(bad.kept_by_chance[:, 1] - 0.75) < 0.12
     ).all()
-    spared = retrained(texts, labels, good, shares=(1.0,), candidates=[[*range(5)]] * len(texts))
-    assert (abs(spared.removed - 0.75) < 0.12).all()  # half of the words that tell lie elsewhere
     again = retrained(texts, labels, good, shares=(0.1, 0.5))
     assert all(np.array_equal(getattr(again, name), getattr(found, name)) for name in vars(found))
 

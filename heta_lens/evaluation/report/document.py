@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from string import ascii_lowercase
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -14,7 +13,6 @@ from heta_lens._util.text import legible
 
 INK, QUIET, PAPER = "#222222", "#777777", "#ffffff"  # colours of figures that a page replaces by its own colours
 LONG = 40  # characters of a cell without line breaks
-FORMULA = "=+-@\t\r\n＝＋－＠"  # first characters of cells that a spreadsheet takes for a formula
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,13 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()
 
 
-class Drawn(NamedTuple):
-    """A figure, as SVG for a page and as PDF for a paper."""
-
-    svg: str
-    pdf: bytes
-
-
 @dataclass(frozen=True)
 class Figure:
-    """A figure in files of the name ``name``, and a description for readers who cannot see the figure."""
+    """A figure as SVG for a page and as PDF for a paper, and a description for readers who cannot see the figure."""
 
     name: str
-    drawn: Drawn
+    svg: str
+    pdf: bytes
     shows: str
 
     @property
@@ -67,7 +59,7 @@ class Figure:
 
     @property
     def files(self) -> Mapping[str, str | bytes]:
-        return {self.path: self.drawn.svg, f"figures/{self.name}.pdf": self.drawn.pdf}
+        return {self.path: self.svg, f"figures/{self.name}.pdf": self.pdf}
 
 
 Block: TypeAlias = Heading | Paragraph | Notes | Table | Figure
@@ -142,22 +134,5 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def sheet(frame: pd.DataFrame) -> str:
-    """Write a table as CSV, with an apostrophe before texts that a spreadsheet would take for a formula.
-
-    Programs that read the file take an apostrophe away if the text after all apostrophes begins with one of
-    ``= + - @``, a tab or a line end.
-    """
-    text = frame.map(_csv_cell).to_csv(index=False, lineterminator="\r\n")  # quotes either character of a line end
-    return text.replace("\r\n", "\n")
-
-
-def _csv_cell(cell: object) -> object:
-    if isinstance(cell, float):
-        return None if isnan(cell) else f"{cell:.6g}"  # digits that do not depend on the machine's rounding
-    if not isinstance(cell, str) or not cell.lstrip("'").startswith(tuple(FORMULA)):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    """Write a table as CSV, with six digits, which do not depend on the machine's rounding."""
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")

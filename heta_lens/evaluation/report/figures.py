@@ -1,24 +1,23 @@
-"""Figures of a report, as SVG and PDF: values with intervals, values against costs, ranks against costs."""
+"""Figures of reports, as SVG and PDF: values with intervals, and ranks against costs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from io import BytesIO, StringIO
 from math import ceil, isfinite, isnan
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 
-from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
-from heta_lens.evaluation.report.results import Cell, Measure, Summary
+from heta_lens.evaluation.report.document import INK, PAPER, QUIET
+from heta_lens.evaluation.report.results import Measure, Summary
+from heta_lens.evaluation.statistics import Estimate
 
-Given = ParamSpec("Given")
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
     "svg.fonttype": "none",  # small, for pages
@@ -56,7 +55,7 @@ class Mark:
     @property
     def style(self) -> dict[str, Any]:
         filling = self.colour if self.filled else PAPER
-        return {"marker": self.shape, "color": self.colour, "markerfacecolor": filling, "markersize": 6}
+        return {"marker": self.shape, "color": self.colour, "markerfacecolor": filling, "linestyle": "none"}
 
 
 REFERENCE = Mark("D", INK, True, "the reference")
@@ -72,145 +71,69 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, Drawn]:
-    """Turn a function that draws a figure into a function that returns the figure as SVG and PDF."""
-
-    @wraps(draw)
-    def drawn(*args: Given.args, **options: Given.kwargs) -> Drawn:
-        with matplotlib.rc_context(LOOKS):
-            figure, svg, pdf = draw(*args, **options), StringIO(), BytesIO()
-            FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
-            FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
-        return Drawn(svg.getvalue(), pdf.getvalue())
-
-    return drawn
+def _in_files(figure: Figure) -> tuple[str, bytes]:
+    svg, pdf = StringIO(), BytesIO()
+    FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
+    FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
+    return svg.getvalue(), pdf.getvalue()
 
 
-@_in_files
-def dots(summary: Summary, metric: Measure) -> Figure:
+@matplotlib.rc_context(LOOKS)
+def dots(summary: Summary, metric: Measure) -> tuple[str, bytes]:
     """Draw the value of every method with its interval, the best method on top."""
     methods = summary.ranked(metric)
     figure = Figure(figsize=(WIDTH, ROW * len(methods) + 1.1), layout="constrained")
     axes = figure.subplots()
-    cells = [summary.cells[metric.name, method] for method in methods]
-    left, right = _limits(cells)
-    axes.set_xlim(left, right)
+    estimates = [summary.cells[metric.name, method].estimate for method in methods]
+    numbers = [end for estimate in estimates for end in (estimate.value, estimate.low, estimate.high)]
+    finite = [*filter(isfinite, numbers)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    room = (high - low) * 0.06 or abs(low) * 0.1 or 0.5
+    axes.set_xlim(low - room, high + room)
     axes.set_ylim(len(methods) - 0.5, -0.5)
     axes.set_yticks(range(len(methods)), methods)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"{metric.title} ({metric.better} is better)")
-    if left < 0 < right:
+    if low - room < 0 < high + room:
         axes.axvline(0, color=QUIET, linewidth=0.6, linestyle=":")
     reference = summary.cells[metric.name, summary.reference].estimate.value
     if isfinite(reference):
         axes.axvline(reference, color=QUIET, linewidth=0.6)
     marks = [mark(summary, metric, method) for method in methods]
-    for row, (cell, shape) in enumerate(zip(cells, marks, strict=True)):
-        _draw_dot(axes, row, cell, shape)
-    _draw_legend(figure, [shape for shape, cell in zip(marks, cells, strict=True) if not isnan(cell.estimate.value)])
-    return figure
+    for row, (estimate, shape) in enumerate(zip(estimates, marks, strict=True)):
+        _draw_dot(axes, row, estimate, shape)
+    used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
+    handles = [Line2D([], [], label=shape.says, **shape.style) for shape in used]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(used), frameon=False, fontsize=8)
+    return _in_files(figure)
 
 
-def _draw_dot(axes: Axes, row: int, cell: Cell, shape: Mark) -> None:
-    estimate, (left, right) = cell.estimate, axes.get_xlim()
+def _draw_dot(axes: Axes, row: int, estimate: Estimate, shape: Mark) -> None:
+    left, right = axes.get_xlim()
     beside: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     if isnan(estimate.value):
-        under = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
-        axes.annotate("no value", (left, row), (4, 0), **beside, color=QUIET, bbox=under)
+        axes.annotate("no value", (left, row), (4, 0), **beside, color=QUIET)
         return
     if not isnan(estimate.low):
         ends = [min(max(end, left), right) for end in (estimate.low, estimate.high)]
         axes.plot(ends, [row, row], color=shape.colour, linewidth=1.4, solid_capstyle="butt")
     if isfinite(estimate.value):
-        axes.plot([estimate.value], [row], linestyle="none", **shape.style)
+        axes.plot([estimate.value], [row], **shape.style)
     elif estimate.value > 0:
         axes.annotate("∞ →", (right, row), (-4, 0), **beside, ha="right", color=shape.colour)
     else:
         axes.annotate("← -∞", (left, row), (4, 0), **beside, ha="left", color=shape.colour)
 
 
-def _limits(cells: Sequence[Cell]) -> tuple[float, float]:
-    """Return the lowest and the highest finite number of the cells, with room around the numbers."""
-    numbers = [end for cell in cells for end in (cell.estimate.value, cell.estimate.low, cell.estimate.high)]
-    finite = [*filter(isfinite, numbers)]
-    low, high = min(finite, default=0.0), max(finite, default=1.0)
-    room = (high - low) * 0.06 or abs(low) * 0.1 or 0.5
-    return low - room, high + room
-
-
-def _draw_legend(figure: Figure, marks: Sequence[Mark], place: Any = "outside lower center") -> None:
-    used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
-    handles = [Line2D([], [], linestyle="none", **shape.style) for shape in used]
-    if used:
-        figure.legend(
-            handles, [shape.says for shape in used], loc=place, ncols=len(used), frameon=False, fontsize=8,
-            handletextpad=0.1, columnspacing=1.2,
-        )  # fmt: skip
-
-
-def placed(summary: Summary, metric: Measure) -> list[str]:
-    """Return the methods with a place in a plot of costs, the best first."""
-    return [
-        method
-        for method in summary.ranked(metric)
-        if isfinite(summary.cells[metric.name, method].estimate.value)
-        and method in summary.costs.index
-        and summary.costs.seconds[method] > 0
-    ]
-
-
-@_in_files
-def costs(summary: Summary, metric: Measure) -> Figure:
-    """Draw the value of every method against its seconds per prompt."""
-    methods = placed(summary, metric)
-    figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(methods) / 2) * KEY_LINE), layout="constrained")
-    axes = figure.subplots()
-    cells = [summary.cells[metric.name, method] for method in methods]
-    seconds = [summary.costs.seconds[method] for method in methods]
-    low, high = _limits(cells)
-    axes.set_xscale("log")
-    axes.set_xlim(min(seconds, default=1) / 2, max(seconds, default=1) * 4)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(low, high)
-    axes.set_xlabel("seconds per prompt (median)")
-    axes.set_ylabel(f"{metric.title} ({metric.better} is better)")
-    marks = [mark(summary, metric, method) for method in methods]
-    for cell, shape, x in zip(cells, marks, seconds, strict=True):
-        if not isnan(cell.estimate.low):
-            ends = [min(max(end, low), high) for end in (cell.estimate.low, cell.estimate.high)]
-            axes.plot([x, x], ends, color=shape.colour, linewidth=1, alpha=0.4)
-        axes.plot([x], [cell.estimate.value], linestyle="none", **shape.style)
-    _draw_legend(figure, marks, "outside upper center")
-    _number(figure, axes, methods, [(x, cell.estimate.value) for x, cell in zip(seconds, cells, strict=True)])
-    return figure
-
-
-def _number(figure: Figure, axes: Axes, methods: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
-    """Write a number by each point, and the methods of the numbers below."""
-    for number, point in enumerate(points, 1):
-        axes.annotate(str(number), point, (5, 3), textcoords="offset points", fontsize=8)
-    nothing = [Line2D([], [], linestyle="none") for _ in methods]
-    figure.legend(
-        nothing, [f"{number}  {method}" for number, method in enumerate(methods, 1)], loc="outside lower center",
-        ncols=2, frameon=False, fontsize=8, handlelength=0, handletextpad=0, labelspacing=0.2,
-    )  # fmt: skip
-
-
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the points of cost and rank that no other point beats in one number without losing in the other."""
-    return [
-        place
-        for place, (cost, rank) in enumerate(points)
-        if not any(
-            (other_cost <= cost and other_rank <= rank) and (other_cost < cost or other_rank < rank)
-            for other_cost, other_rank in points
-        )
-    ]
+    costs_and_ranks = np.array(points).reshape(-1, 2)
+    no_worse = (costs_and_ranks[:, None] <= costs_and_ranks).all(-1)  # of every point, than every other
+    return np.flatnonzero(~(no_worse & ~no_worse.T).any(0)).tolist()
 
 
-@_in_files
-def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
+@matplotlib.rc_context(LOOKS)
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> tuple[str, bytes]:
     """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
     rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
     figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(rows) / 2) * KEY_LINE), layout="constrained")
@@ -223,10 +146,11 @@ def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.xaxis.set_major_formatter(lambda cost, _: f"{cost:g}")
     axes.set_xlabel(f"forwards per prompt (median; {FREE:g} or less: none)")
     axes.set_ylabel("mean rank (0 is the best)")
-    if line := sorted((points[place] for place in best), key=lambda point: point[0]):
+    if line := sorted(points[place] for place in best):
         axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=0.8, linestyle=":", drawstyle="steps-post")
-    for place, (cost, rank) in enumerate(points):
-        shape = ON_FRONTIER if place in best else OFF_FRONTIER
-        axes.plot([cost], [rank], linestyle="none", **shape.style)
-    _number(figure, axes, [row["method"] for row in rows], points)
-    return figure
+    for place, point in enumerate(points):
+        axes.plot(*point, **(ON_FRONTIER if place in best else OFF_FRONTIER).style)
+        axes.annotate(str(place + 1), point, (5, 3), textcoords="offset points", fontsize=8)
+    names = [Line2D([], [], linestyle="none", label=f"{place}  {row['method']}") for place, row in enumerate(rows, 1)]
+    figure.legend(handles=names, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0)
+    return _in_files(figure)

@@ -1,24 +1,20 @@
 """The report of an evaluation: tables, figures and a page, written into the folder of the evaluation.
 
-``report.md``, ``results.csv``, ``missing.csv`` and the figures of values depend on the values alone. Costs are apart,
-in ``costs.csv``, ``figures/costs.svg`` and the last section of ``report.html``, because seconds differ from run to run.
+``report.md``, ``results.csv``, ``missing.csv`` and the figures depend on the values alone. Costs are apart, in
+``costs.csv`` and the last section of ``report.html``, because seconds differ from run to run.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, isinf, isnan
+from collections.abc import Iterator, Mapping
+from math import ceil, isnan
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from heta_lens._util.files import write_atomically
-from heta_lens._util.options import check_choice
 from heta_lens._util.python import check_extra
-from heta_lens._util.text import probability
 from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import (
     Block,
@@ -33,7 +29,6 @@ from heta_lens.evaluation.report.document import (
     sheet,
 )
 from heta_lens.evaluation.report.results import SIGNIFICANT, Measure, Summary, summary
-from heta_lens.evaluation.statistics import least_p
 from heta_lens.metrics.registry import described_metric
 
 WIDE = 4  # metrics side by side
@@ -41,50 +36,36 @@ BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
 MORE, LESS = "↑", "↓"  # better
 
 
-def write_report(folder: str | PathLike[str], against: str | None = None) -> list[Path]:
-    """Write the report of a folder into the folder, and return the files.
-
-    ``against`` is the metric in the figure of costs; by default the first metric with a value.
-    """
-    return write_summary(summary(Path(folder)), Path(folder), against)
+def write_report(folder: str | PathLike[str]) -> list[Path]:
+    """Write the report of a folder into the folder, and return the files."""
+    return write_summary(summary(Path(folder)), Path(folder))
 
 
-def write_summary(results: Summary, folder: Path, against: str | None = None) -> list[Path]:
+def write_summary(results: Summary, folder: Path) -> list[Path]:
     """Write the report of a summary into a folder, and return the files."""
     check_extra("matplotlib", "a report, which has figures,")
-    from heta_lens.evaluation.report.figures import costs, dots, placed  # matplotlib is slow to import
+    from heta_lens.evaluation.report.figures import dots  # matplotlib is slow to import
 
-    shown = _against(results, against)
     figures = {
         name: Figure(
             f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}",
-            dots(results, metric),
+            *dots(results, metric),
             f"{metric.title} of every method with its interval, as in the table below",
         )
         for number, (name, metric) in enumerate(results.metrics.items(), 1)
     }
-    cost = Figure("costs", costs(results, shown), f"{shown.title} against seconds per prompt")
     title = f"{results.run.get('suite', 'An evaluation')} on {results.run.get('model', 'a model')}"
     blocks = [*_document(results, title, figures)]
-    hidden = [method for method in results.methods if method not in placed(results, shown)]
     texts = {
         "report.md": markdown([*blocks, Paragraph("Costs are in costs.csv and at the end of report.html.")]),
-        "report.html": page(title, [*blocks, *_costs(results, cost, hidden)]),
-        "results.csv": sheet(pd.DataFrame(result_rows(results), dtype=object)),
+        "report.html": page(title, [*blocks, *_costs(results)]),
+        "results.csv": sheet(pd.DataFrame(result_rows(results))),
         "missing.csv": sheet(_missing_table(results)),
         "costs.csv": sheet(_costs_table(results)),
     }
-    drawn = {path: data for figure in [*figures.values(), cost] for path, data in figure.files.items()}
+    drawn = {path: data for figure in figures.values() for path, data in figure.files.items()}
     (folder / "figures").mkdir(exist_ok=True)
     return [write_atomically(folder / name, data) for name, data in {**texts, **drawn}.items()]
-
-
-def _against(results: Summary, name: str | None) -> Measure:
-    if name is None:
-        valued = (metric for (metric, _), cell in results.cells.items() if cell.estimate.n)
-        name = next(valued, next(iter(results.metrics)))
-    check_choice("against", name, results.metrics)
-    return results.metrics[name]
 
 
 def _document(results: Summary, title: str, figures: Mapping[str, Figure]) -> Iterator[Block]:
@@ -109,23 +90,17 @@ def _about(results: Summary) -> Iterator[str]:
         yield "No instance has been finished yet."
         return
     run, n = results.run, len(results.templates)
-    sizes = sorted(Counter(filter(None, results.templates.values())).values())
+    templates = {*filter(None, results.templates.values())}
     done = f"{n} of " if n < results.requested else ""
     split = f" of the {run['split']} split" if run.get("split") else ""
     shard = f" in shard {run['shard']}" if run.get("shard") else ""
-    made = ""
-    if sizes and sizes != [1] * n:
-        per_template = f"{sizes[0]} to {sizes[-1]}" if sizes[0] < sizes[-1] else str(sizes[0])
-        made = f", made from {wording.counted(len(sizes), 'template')} of {per_template} each"
+    made = f", made from {wording.counted(len(templates), 'template')}" if templates else ""
     instances = wording.counted(max(n, results.requested), "instance")
     yield f"{done}{instances}{split}{shard}{made}. Methods are compared with {results.reference}."
     if run.get("budget") is not None:
         yield f"Every method takes at most {run['budget']:g} forwards per prompt (a backward counts as two)."
     if correct := results.correct.values():
         yield f"The explained token is the model's own prediction in {sum(correct)} of {len(correct)} instances."
-    if log_probs := {record.instance: record.log_prob for record in results.records if record.log_prob is not None}:
-        low, middle, high = map(probability, np.quantile([*log_probs.values()], (0.25, 0.5, 0.75)))
-        yield f"How likely the explained token was: {middle} in the median, {low} and {high} at the quartiles."
 
 
 def overview(results: Summary, *, intervals: bool = True) -> Iterator[Block]:
@@ -156,8 +131,6 @@ def _glance(results: Summary, metric: Measure, method: str, reasons: Footnotes, 
     cell, verdict = results.cells[metric.name, method], results.verdict(metric, method)
     if isnan(cell.estimate.value):
         return f"none ({reasons.letter(wording.why(cell))})"
-    value = cell.estimate.value
-    brief = f"{value:.2f}" if abs(value) < 1000 else f"{value:.1e}"
     marks = {
         BETTER: verdict > 0,
         WORSE: verdict < 0,
@@ -165,7 +138,9 @@ def _glance(results: Summary, metric: Measure, method: str, reasons: Footnotes, 
         DEGENERATE: bool(cell.degenerate),
     }
     signs = [sign for sign, holds in marks.items() if holds]
-    return " ".join([*signs, wording.with_interval(cell.estimate)]) if intervals else "".join([*signs, brief])
+    if intervals:
+        return " ".join([*signs, wording.with_interval(cell.estimate)])
+    return "".join([*signs, f"{cell.estimate.value:.3g}"])
 
 
 def _legend(results: Summary, intervals: bool) -> Iterator[str]:
@@ -178,17 +153,11 @@ def _legend(results: Summary, intervals: bool) -> Iterator[str]:
         f"{BETTER} better, {WORSE} worse than {results.reference} on the same instances: p < {SIGNIFICANT:g} by the "
         "studentised cluster bootstrap by template, after Holm's correction for the number of methods."
     )
-    clusters = [cell.difference.clusters for cell in results.cells.values() if cell.difference and cell.difference.n]
-    least = min(1.0, least_p(max(clusters)) * (len(results.methods) - 1)) if clusters else 0.0
-    if least >= SIGNIFICANT:
-        yield f"With so few templates no difference can be significant: p is at least {least:.2g}."
     yield "Bold: better than every other method by the same test, with Bonferroni's correction for their number."
     yield (
         f"n: the largest number of instances with a value. {FEWER} fewer. {DEGENERATE} degenerate scores among them, "
         "which distinguish no tokens."
     )
-    if any(isinf(cell.estimate.value) for cell in results.cells.values()):
-        yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
     if silent := [metric.title for metric in results.metrics.values() if results.uninformative(metric)]:
         yield f"No information about these methods on these prompts: {', '.join(silent)} (every interval is infinite)."
 
@@ -207,10 +176,8 @@ def _detail(results: Summary, metric: Measure, method: str) -> list[str]:
     counts = [cell.estimate.n, cell.skipped.total(), cell.failed.total(), cell.pending, cell.degenerate]
     if cell.difference is None:
         compared = ["the reference", ""]
-    elif not cell.difference.n:
-        compared = ["none (no instance in common)", ""]
     elif isnan(cell.difference.value):
-        compared = ["none (both are infinite, or one has no value)", ""]
+        compared = ["none", ""]
     else:
         compared = [wording.with_interval(cell.difference), wording.p_value(cell.p)]
     return [value, *map(str, counts), *compared]
@@ -223,22 +190,20 @@ def _missing_table(results: Summary) -> pd.DataFrame:
         for (name, method), cell in results.cells.items()
         for reason, count in cell.why.items()
     ]
-    return pd.DataFrame(rows, columns=["metric", "method", "reason", "instances"], dtype=object)
+    return pd.DataFrame(rows, columns=["metric", "method", "reason", "instances"])
 
 
 def _missing(results: Summary) -> Block:
-    """Make a table with a row per reason and number of instances: the metrics and the methods together."""
-    titles = {name: metric.title for name, metric in results.metrics.items()}
-    frame = _missing_table(results).replace({"metric": titles})
-    for joined, known in ("metric", results.metrics), ("method", results.methods):
-        by = [column for column in frame.columns if column != joined]
-        groups = frame.groupby(by, sort=False, as_index=False)[joined]
-        frame = groups.agg(lambda names, known=known: "all" if len(names) == len(known) else ", ".join(names))
+    frame = _missing_table(results)
     if frame.empty:
         return Paragraph("Nothing: every method has a value of every metric on every instance.")
-    columns = ["reason", "metric", "method", "instances"]
-    rows = frame[columns].astype(str).to_numpy().tolist()
-    return Table(["reason", "metrics", "methods", "instances"], rows, texts=3)
+
+    def listed(names: pd.Series) -> str:
+        return ", ".join(names.unique())
+
+    by_reason = frame.groupby("reason", sort=False, as_index=False)
+    rows = by_reason.agg({"metric": listed, "method": listed, "instances": "max"}).astype(str).to_numpy().tolist()
+    return Table(["reason", "metrics", "methods", "instances (at most)"], rows, texts=3)
 
 
 def _setup(results: Summary) -> Iterator[Block]:
@@ -279,33 +244,21 @@ def result_rows(results: Summary) -> Iterator[dict[str, Any]]:
             "better": results.metrics[name].better,
             "failed": cell.failed.total(),
             "pending": cell.pending,
-            "resampled": estimate.unit,
             "clusters": estimate.clusters,
             "why": "; ".join(f"{reason} ({count})" for reason, count in cell.why.items()),
         }
 
 
-def _costs(results: Summary, figure: Figure, hidden: Sequence[str]) -> Iterator[Block]:
+def _costs(results: Summary) -> Iterator[Block]:
     yield Heading("Cost")
     yield Paragraph(
         "Medians per prompt (worth: a backward, or a Hessian–vector product (HVP), counts as two forwards); seconds "
         "also with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing "
         "above does."
     )
-    yield figure
-    if hidden:
-        yield Paragraph(f"Not in the figure, without a finite value or a time: {', '.join(hidden)}.")
-    columns = ["method", "seconds", "forwards", "backwards", "HVPs", "worth in forwards", "tokens", "n"]
-    yield Table(columns, [[method, *_cost(results.costs, method)] for method in results.methods])
-
-
-def _cost(costs: pd.DataFrame, method: str) -> list[str]:
-    if method not in costs.index:
-        return ["none (not known, or no instance succeeded)", *[""] * 6]
-    cost = costs.loc[method]
-    seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
-    runs = (f"{cost[name]:g}" for name in ("forwards", "backwards", "hvps", "worth", "tokens"))
-    return [seconds, *runs, f"{cost.n:.0f}"]
+    table = _costs_table(results)
+    rows = table.map(lambda cell: cell if isinstance(cell, str) else f"{cell:.3g}".replace("nan", "none"))
+    yield Table([*table.columns], rows.to_numpy().tolist())
 
 
 def _costs_table(results: Summary) -> pd.DataFrame:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, product
-from math import ceil, isnan, nan
+from itertools import product
+from math import ceil, isnan
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -15,10 +14,10 @@ from heta_lens._util.files import write_atomically
 from heta_lens._util.python import check_extra
 from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
+from heta_lens.evaluation.report.folder_report import BETTER, WORSE
 from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
 from heta_lens.evaluation.statistics import DRAWS, Difference, corrected
 
-BETTER, WORSE = "▲", "▼"
 SIGNS = {1: f"{BETTER} ", -1: f"{WORSE} ", 0: ""}
 FEW_DRAWS = 10  # more extreme draws, below which a p is not known well
 MOST_DRAWS = 64 * DRAWS
@@ -35,14 +34,15 @@ class Leaderboard:
     def of(cls, folders: Sequence[Path]) -> "Leaderboard":
         """Read folders whose evaluations have the same reference."""
         summaries = [summary(folder) for folder in folders]
-        for (folder, first), (other, second) in combinations(zip(folders, summaries, strict=True), 2):
-            if first.run == second.run:
-                raise ValueError(f"{folder} and {other} hold the same evaluation, which would count twice: give one")
         references = {each.reference: folder for each, folder in zip(summaries, folders, strict=True)}
         if len(references) > 1:
             listed = "; ".join(f"{name} in {folder}" for name, folder in references.items())
             raise ValueError(f"the evaluations compare methods with different ones ({listed}): evaluate one in all")
-        names = _names([*map(_title, summaries)], [folder.resolve() for folder in folders])
+        titles = [*map(_title, summaries)]
+        names = [
+            f"{title} [{folder}]" if titles.count(title) > 1 else title
+            for title, folder in zip(titles, folders, strict=True)
+        ]
         return cls(dict(zip(names, summaries, strict=True)), *references)
 
     @cached_property
@@ -83,41 +83,30 @@ class Leaderboard:
         return self.runs[run].by_metric[metric].difference(method, self.reference, min(draws, MOST_DRAWS)).p
 
     @cached_property
-    def ranks(self) -> dict[str, list[float]]:
-        """The ranks of a method by every metric of every evaluation: 0 for the best of all methods, 1 for the worst."""
-        ranks: dict[str, list[float]] = {method: [] for method in self.methods}
-        for run in self.runs.values():
-            for metric in run.metrics.values():
-                values = {method: run.cells[metric.name, method].estimate.value for method in run.methods}
-                rated = pd.Series(values).dropna().map(metric.goodness)
-                if len(rated) > 1:
-                    for method, rank in rated.rank(ascending=False).to_dict().items():
-                        ranks[str(method)].append((rank - 1) / (len(rated) - 1))
-        return ranks
-
-    def cost(self, method: str, kind: str) -> float:
-        """Return the median over evaluations of the median over prompts."""
-        costs = [float(run.costs.to_dict()[kind][method]) for run in self.runs.values() if method in run.costs.index]
-        return median(costs) if costs else nan
-
-    @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The standings: a row per method, the best method first."""
-        return sorted(map(self._row, self.methods), key=lambda row: (isnan(row["rank"]), row["rank"]))
+        """The standings: a row per method, the best method first.
 
-    def _row(self, method: str) -> dict[str, Any]:
-        verdicts = [row["verdict"] for row in self.cells if row["method"] == method and row["p"] is not None]
-        ranks = self.ranks[method]
-        return {
-            "method": method,
-            "rank": fmean(ranks) if ranks else nan,
-            "ranked": len(ranks),
-            "better": verdicts.count(1),
-            "worse": verdicts.count(-1),
-            "compared": len(verdicts),
-            "worth": self.cost(method, "worth"),
-            "seconds": self.cost(method, "seconds"),
-        }
+        A rank is 0 for the best of all methods by a metric of an evaluation, and 1 for the worst. Costs are medians
+        over evaluations of the medians over prompts.
+        """
+        cells: Any = pd.DataFrame(self.cells)
+        goodness = [self.runs[cell.evaluation].metrics[cell.metric].goodness(cell.value) for cell in cells.itertuples()]
+        by_metric = cells.assign(goodness=goodness).groupby(["evaluation", "metric"])["goodness"]
+        others = by_metric.transform("count") - 1
+        ranked = cells.assign(
+            rank=(by_metric.rank(ascending=False) - 1) / others.where(others > 0),
+            better=cells["verdict"] == 1,
+            worse=cells["verdict"] == -1,
+        )
+        standings = ranked.groupby("method", sort=False).agg(
+            rank=("rank", "mean"),
+            ranked=("rank", "count"),
+            better=("better", "sum"),
+            worse=("worse", "sum"),
+            compared=("p", "count"),
+        )
+        costs = pd.concat([run.costs[["worth", "seconds"]] for run in self.runs.values()]).groupby(level=0).median()
+        return standings.join(costs).reset_index().sort_values("rank", kind="stable").to_dict("records")
 
 
 def _title(of: Summary) -> str:
@@ -128,26 +117,17 @@ def _title(of: Summary) -> str:
     return f"{run.get('suite', 'prompts')}{split}{options} on {run.get('model', 'a model')}{budget}"
 
 
-def _names(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Name evaluations by titles, and equal titles by their folders too, by whole paths if folders have one name."""
-    short = [folder.name for folder in folders]
-    shown = short if len({*short}) == len(short) else [*map(str, folders)]
-    return [
-        f"{title} [{folder}]" if titles.count(title) > 1 else title for title, folder in zip(titles, shown, strict=True)
-    ]
-
-
 def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     """Write tables, a page and a figure into a folder, and return the files."""
     check_extra("matplotlib", "a leaderboard, which has a figure,")
     from heta_lens.evaluation.report.figures import ranks_by_cost  # matplotlib is slow to import
 
-    figure = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
+    figure = Figure("leaderboard", *ranks_by_cost(board.rows), "Mean rank of every method against its cost")
     blocks = [*_document(board, figure)]
     texts = {
         "leaderboard.md": markdown(blocks),
         "leaderboard.html": page("Leaderboard", blocks),
-        "leaderboard.csv": sheet(pd.DataFrame(board.cells, dtype=object)),
+        "leaderboard.csv": sheet(pd.DataFrame(board.cells)),
     }
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     return [write_atomically(folder / name, data) for name, data in {**texts, **figure.files}.items()]

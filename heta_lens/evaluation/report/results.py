@@ -7,16 +7,13 @@ from functools import cached_property
 from itertools import islice
 from math import inf, isinf, isnan
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from heta_lens._util.files import brief
 from heta_lens.evaluation.external_scores import is_external
-from heta_lens.evaluation.run_database import RUN, Record, reading, terms
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.run_database import Record, Shard, reading, terms
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
     DRAWS,
@@ -30,9 +27,7 @@ from heta_lens.evaluation.statistics import (
 )
 
 SIGNIFICANT = 0.05
-MORE_DRAWS = (4 * DRAWS, 16 * DRAWS)  # for a p-value within CLOSE of its standard errors of the threshold
-CLOSE = 3.0
-REASONS, LONG = 3, 100  # the reasons shown for a cell, and the characters of a reason; missing.csv has all
+REASONS = 3  # shown for a cell; missing.csv has all
 GOODNESS: Mapping[str, Callable[[float], float]] = {
     "more": lambda value: value,
     "less": lambda value: -value,
@@ -54,17 +49,10 @@ class Measure:
     source: str = ""
     aggregate: str = "mean"
 
-    def __post_init__(self) -> None:
-        for option, known in {"better": GOODNESS, "aggregate": AGGREGATES}.items():
-            value = getattr(self, option)
-            if value not in known:
-                raise ValueError(f"{self.name}: {option}={brief(value)} is not one of {', '.join(known)}")
-
     @classmethod
     def read(cls, name: str, metric: Mapping[str, Any]) -> "Measure":
         known = {entry.name for entry in fields(cls)} - {"name", "title"}
-        values = {key: value for key, value in metric.items() if key in known and value is not None}
-        values |= {end: float(values[end]) for end in ("low", "high") if end in values}
+        values = {key: value for key, value in metric.items() if key in known}
         return cls(name, metric.get("title") or name, **values)
 
     def goodness(self, value: float) -> float:
@@ -152,7 +140,7 @@ class MetricResults:
 
     def cells(self, reference: str) -> dict[str, Cell]:
         """Return the cells of all methods, with differences from the reference."""
-        differences = self._differences(reference)
+        differences = {method: self.difference(method, reference) for method in self.records if method != reference}
         p_values = dict(zip(differences, corrected([other.p for other in differences.values()]), strict=True))
         cells, name = {}, self.metric.name
         for method, records in self.records.items():
@@ -181,7 +169,7 @@ class MetricResults:
             return ""
         best = max(rated, key=lambda method: rated[method])
         others = [method for method in rated if method != best]
-        leads = all(self._decided(best, other, len(others)).p * len(others) < SIGNIFICANT for other in others)
+        leads = all(self.difference(best, other).p * len(others) < SIGNIFICANT for other in others)
         return best if leads else ""
 
     def difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
@@ -190,29 +178,6 @@ class MetricResults:
         clusters = [self.clusters[instance] for instance in first.index]
         aggregate, bounds = self.metric.compared_by, self.metric.bounds
         return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds, draws)
-
-    def _differences(self, reference: str) -> dict[str, Difference]:
-        """Compare all methods with the reference, with more draws if another seed might change a decision."""
-        others = {method: self.difference(method, reference) for method in self.records if method != reference}
-        for draws in MORE_DRAWS:
-            p_values = corrected([other.p for other in others.values()])
-            for (method, other), p in zip(list(others.items()), p_values, strict=True):
-                if _undecided(other, p / other.p if other.p else 1.0):
-                    others[method] = self.difference(method, reference, draws)
-        return others
-
-    def _decided(self, method: str, other: str, times: int) -> Difference:
-        """Compare two methods, with more draws if another seed might change the decision by ``times * p``."""
-        result = self.difference(method, other)
-        for draws in MORE_DRAWS:
-            if _undecided(result, times):
-                result = self.difference(method, other, draws)
-        return result
-
-
-def _undecided(result: Difference, times: float | int) -> bool:
-    """Check that the Monte Carlo error of p might decide whether ``times * p`` is below the threshold."""
-    return abs(result.p * times - SIGNIFICANT) < CLOSE * result.p_error * times
 
 
 def _line(reason: str) -> str:
@@ -272,7 +237,7 @@ def summary(folder: Path) -> Summary:
     if not run.get("metrics"):
         way = f"heta-lens evaluate … --scores {folder} --out … evaluates the scores"
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
-    methods, metrics = tuple(run["methods"]), metrics_of(folder, run)
+    methods, metrics = tuple(run["methods"]), metrics_of(run)
     listed = [record for record in records if record.method in run["methods"]]
     requested = int(run.get("instances", 0))
     requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
@@ -299,12 +264,9 @@ def summary(folder: Path) -> Summary:
     )
 
 
-def metrics_of(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
+def metrics_of(run: Mapping[str, Any]) -> dict[str, Measure]:
     """Read the metrics of an evaluation from its request."""
-    try:
-        return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{folder / RUN}: {error}") from None
+    return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:
@@ -327,8 +289,7 @@ def why(cell: Cell) -> str:
     """Write the reasons of a missing value in a line."""
     if not cell.why:
         return "0 in 0: neither it nor random scores change anything" if cell.estimate.n else "no instance yet"
-    first = islice(cell.why.items(), REASONS)
-    shown = [f"{shorten(reason, LONG, placeholder=' …')} ({count})" for reason, count in first]
+    shown = [f"{reason} ({count})" for reason, count in islice(cell.why.items(), REASONS)]
     if rest := len(cell.why) - len(shown):
         shown.append(f"and {counted(rest, 'other reason')}")
     return "; ".join(shown)

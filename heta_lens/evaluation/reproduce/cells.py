@@ -7,8 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
-from math import hypot, inf, isfinite, isinf, isnan, nan, sqrt
+from functools import cache, lru_cache, partial
+from math import hypot, inf, isfinite, isnan, nan, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,12 @@ from jaxtyping import Float
 
 from heta_lens._util.work import Allocations
 from heta_lens.evaluation.prompt_evaluation import figures
-from heta_lens.evaluation.reproduce.rows import Known, Recombined, parts_of
 from heta_lens.evaluation.run_database import Record, terms
 from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, estimate, log_ratio, mean
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, spans_over
 from heta_lens.metrics import FEW, GRID, METRICS, Metric, MetricCase, Setting, first_token, relative_change
-from heta_lens.metrics.metric_case import Evaluator, MetricCache, Value
+from heta_lens.metrics.metric_case import Evaluator, Value
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -94,47 +93,29 @@ DECODED = ("soft_nc", "soft_ns", "dsa")
 SETTINGS: Mapping[str, Sequence[Setting]] = {"grid": GRID, "few": FEW}
 
 
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """A prompt, and the results that the rows of a table share; ``first`` marks the first prompt of a data set."""
+def table_metrics(full: Heta, window: int, first: str) -> dict[str, Metric]:
+    """Make the metrics that only tables have; memory is measured on the prompt ``first`` alone."""
+    whole = lru_cache(1)(lambda prediction: full(prediction).scores.detach().cpu().double())
+    peak = lru_cache(1)(partial(peak_memory, full))
 
-    prediction: Prediction
-    full: Heta
-    window: int
-    first: bool
-    known: Known = field(default_factory=dict)
-
-    @cached_property
-    def measurements(self) -> MetricCache:
-        return MetricCache(self.prediction)
-
-    @cached_property
-    def metrics(self) -> Mapping[str, Metric]:
-        """The metrics of tables, by name; the metrics of an evaluator share the evaluator's result."""
-        evaluators: dict[str, Evaluator] = {"seconds": evaluate_seconds, "edge_gap": self.evaluate_edges}
-        evaluators |= dict.fromkeys(("memory", "memory_share"), self.evaluate_memory)
-        for settings in SETTINGS:
-            names = [f"{settings}_{name}" for name in (*DECODED, "tokens")]
-            evaluators |= dict.fromkeys(names, partial(evaluate_decoding, settings))
-        return {name: Metric(name, evaluator) for name, evaluator in evaluators.items()}
-
-    @cached_property
-    def peak(self) -> float:
-        """The peak of the full method's memory, in bytes."""
-        return peak_memory(self.full, self.prediction)
-
-    def evaluate_memory(self, case: MetricCase) -> dict[str, Value]:
+    def evaluate_memory(case: MetricCase) -> dict[str, Value]:
         """Measure the peak of memory beyond the model's, in GiB and as a share of the full method's peak."""
-        if not self.first:
+        if case.instance.id != first:
             return dict.fromkeys(("memory", "memory_share"), "memory is measured on the first prompt alone")
-        explain = case.explain.configuration if isinstance(case.explain, Recombined) else case.explain
-        held = peak_memory(explain, case.prediction)
-        return {"memory": held / 2**30, "memory_share": held / self.peak}
+        held = peak_memory(case.explain, case.prediction)
+        return {"memory": held / 2**30, "memory_share": held / peak(case.prediction)}
 
-    def evaluate_edges(self, case: MetricCase) -> dict[str, Value]:
+    def evaluate_edges(case: MetricCase) -> float:
         """Compare the scores of the full method with a windowed method's scores around the edges of windows."""
-        whole = parts_of(self.full, self.prediction, self.known).scores.detach().cpu().double()
-        return {"edge_gap": edge_gap(whole, case.scores, most_central(spans_over(len(whole), self.window, 0.5)))}
+        spans = spans_over(len(case.prediction), window, 0.5)
+        return edge_gap(whole(case.prediction), case.scores, most_central(spans))
+
+    evaluators: dict[str, Evaluator] = {"seconds": evaluate_seconds, "edge_gap": evaluate_edges}
+    evaluators |= dict.fromkeys(("memory", "memory_share"), evaluate_memory)
+    for settings in SETTINGS:
+        names = [f"{settings}_{name}" for name in (*DECODED, "tokens")]
+        evaluators |= dict.fromkeys(names, partial(evaluate_decoding, settings))
+    return {name: Metric(name, evaluator) for name, evaluator in evaluators.items()}
 
 
 def peak_memory(explain: Any, prediction: Prediction) -> float:
@@ -150,8 +131,8 @@ def peak_memory(explain: Any, prediction: Prediction) -> float:
     return float(max(1, held.most))
 
 
-def evaluate_seconds(case: MetricCase) -> dict[str, Value]:
-    return {"seconds": float(case.attribution.diagnostics["seconds"])}
+def evaluate_seconds(case: MetricCase) -> float:
+    return float(case.attribution.diagnostics["seconds"])
 
 
 def evaluate_decoding(name: str, case: MetricCase) -> dict[str, Value]:
@@ -203,14 +184,8 @@ class Measure:
             return partial(changed, kinds, len(SETTINGS[settings]), rest == "all")
         return AGGREGATES[METRICS[self.metric].aggregate].aggregate if self.metric in METRICS else mean
 
-    @property
-    def why_nothing(self) -> str:
-        """The reason for a figure without a value although prompts have values."""
-        if self.metric.partition("_")[0] in SETTINGS:
-            return (
-                "no percentage: under these settings the figure is infinite, 0 in 0, or within two standard errors of 0"
-            )
-        return "0 in 0: neither it nor random scores change anything"
+
+NOTHING = "no number: it is infinite, 0 in 0, or a percentage of a number near 0"
 
 
 @dataclass(frozen=True)
@@ -230,18 +205,13 @@ def figure(measure: Measure, records: Mapping[str, Sequence[Record]], unread: Ma
     if notes and len(estimates) < len(measure.sources):
         return Figure(None, tuple(dict.fromkeys(notes)))
     total = _mean_of(estimates)
+    if isnan(total.value):
+        return Figure(None, (*dict.fromkeys(notes), NOTHING))
     value, low, high = (measure.times * number for number in (total.value, total.low, total.high))
-    if isnan(value):
-        notes.append("no mean: it is infinite in one data set, and minus that in another")
-        return Figure(None, tuple(dict.fromkeys(notes)))
     for description, name in measure.beside.items():
         values = [terms(record.values.get(name)) for source in measure.sources for record in records[source]]
         if known := [numbers[0] for numbers in values if numbers]:
             notes.append(f"{description}: {np.mean(known):.3g}")
-    if isinf(value):
-        notes.append("the logarithm of 0: none of these prompts changes the prediction")
-    if isnan(low):
-        notes.append("of one prompt, and so without an interval")
     return Figure(replace(total, value=value, low=low, high=high), tuple(dict.fromkeys(notes)))
 
 
@@ -262,7 +232,7 @@ def _of_source(measure: Measure, records: Sequence[Record]) -> Figure:
         return Figure(None, tuple(notes))
     result = estimate(vectors, clusters, aggregate, smooth=aggregate in (mean, log_ratio))
     if isnan(result.value):
-        return Figure(None, (*notes, f"{measure.why_nothing}, of {len(vectors)} prompts"))
+        return Figure(None, (*notes, NOTHING))
     return Figure(result, tuple(notes))
 
 
@@ -278,7 +248,7 @@ def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
     elif any(not isnan(each.low) for each in estimates):
         low, high = -inf, inf
     n, clusters = sum(each.n for each in estimates), sum(each.clusters for each in estimates)
-    return Estimate(value, low, high, n, clusters, estimates[0].unit)
+    return Estimate(value, low, high, n, clusters)
 
 
 def changed(

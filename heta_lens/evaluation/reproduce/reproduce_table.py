@@ -1,50 +1,109 @@
-"""`reproduce`: from the name of a printed table to the runs behind the table, and to its pages."""
+"""`reproduce`: from the name of a printed table to the runs of its rows' methods, and to its pages."""
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pandas as pd
+
 from heta_lens._util.files import write_atomically
-from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens._util.options import check_choice, check_names
 from heta_lens._util.python import quietly
-from heta_lens._util.text import legible
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.evaluation.prompt_evaluation import (
-    Entry,
-    Outcome,
-    PromptEvaluator,
-    Task,
-    ask,
-    description,
-    explained,
-    record_of,
-)
-from heta_lens.evaluation.report.results import counted
+from heta_lens.evaluation.prompt_evaluation import Entry, description
+from heta_lens.evaluation.report import document
+from heta_lens.evaluation.report.results import counted, with_interval
 from heta_lens.evaluation.reproduce.cells import (
     TABLES,
     Figure,
     Place,
     Printed,
     Recipe,
-    Trial,
     figure,
     printed,
+    table_metrics,
 )
-from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
-from heta_lens.evaluation.reproduce.rows import Effort, recombined
-from heta_lens.evaluation.run_database import Record, opened
-from heta_lens.evaluation.runner import digest, progress_of
-from heta_lens.evaluation.workers import Setup, work
+from heta_lens.evaluation.run_database import Record, read_records
+from heta_lens.evaluation.runner import evaluate
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.metrics import METRICS, Metric
-from heta_lens.metrics.robustness import Explain
 from heta_lens.model import loading, tokenizer
-from heta_lens.prediction.prediction import Prediction
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+WEIGHTS = re.compile(r"β = ([\d.]+), γ = ([\d.]+)")
+
+BASELINES: Mapping[str, str] = {
+    "ContextCite": "context_cite",
+    **dict.fromkeys(("Integrated Gradients", "IG"), "integrated_gradients"),
+    **dict.fromkeys(("Peering (PML)", "PML"), "peering"),
+    **dict.fromkeys(("TDD-backward", "TDD-bw"), "tdd"),
+    **dict.fromkeys(("Attention Rollout", "AttnRoll"), "attention_rollout"),
+    "fAML": "faml",
+    **dict.fromkeys(("Progressive Inference", "ProgInf"), "progressive_inference"),
+    "SEA-CoT": "sea_cot",
+    **dict.fromkeys(("ReAgent", "ReAGent"), "reagent"),
+    "GiLOT": "gilot",
+    "Token Gradients": "gradient_norm",
+    "Causal Tracing (baseline)": "causal_tracing",
+}
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"context_cite": {"query": "@question"}}
+
+RANK, WINDOW = {"rank": 64}, {"window": 512}
+HETA: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("HETA", "HETA (Ours)", "HETA (Full)", "Full HETA"), {}),
+    (("Transition Only",), {"variant": "transition_only"}),
+    (("Hessian Only", "HETA (w/o KL)"), {"variant": "hessian_only"}),
+    (("KL Only", "HETA (w/o Hessian)"), {"variant": "kl_only"}),
+    (("No Transition Gating", "HETA (w/o Transition)", "HETA-No-Gate"), {"gate": "none"}),
+    (("Uniform Transition",), {"gate": "uniform"}),
+    (("HETA-LR (rank=64)",), {"variant": "lr", **RANK}),
+    (("HETA-LS (6 layers)", "HETA-LS (top 6 layers)", "HETA (Full, 6 layers)"), {"variant": "ls", "layers": 6}),
+    (("HETA-LS (4 layers)",), {"variant": "ls", "layers": 4}),
+    (("HETA-GS (grad-squared only)",), {"variant": "gs"}),
+    (("HETA-WIN (512-window)", "HETA-WIN (W=512, 50% overlap)", "HETA-WIN (512/50%)"), {"variant": "win", **WINDOW}),
+    (("HETA-LR+WIN", "HETA (LR+WIN)", "HETA-LR+WIN (r=64, W=512)"), {"variant": "lr+win", **RANK, **WINDOW}),
+    (("HETA-LS+WIN",), {"variant": "ls+win", "layers": 6, **WINDOW}),
+)
+CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {row: options for rows, options in HETA for row in rows}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The amount of work for the figures of a table."""
+
+    limit: int  # the prompts of every data set
+    heta: Mapping[str, Any] = field(default_factory=dict)  # options of HETA in all rows
+    # values in place of a rank, a window or a number of layers that a row names
+    smaller: Mapping[str, int] = field(default_factory=dict)
+    shorter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options of baselines
+    length: int | None = None  # the tokens of a prompt, if the paper's prompts would be too long
+
+    def entry(self, row: str, **extra: Any) -> Entry:
+        """Make the method that a printed row names."""
+        if row in BASELINES:
+            method = BASELINES[row]
+            options = {**OPTIONS.get(method, {}), **self.shorter.get(method, {})}
+        else:
+            method, weights = "heta", WEIGHTS.fullmatch(row)
+            named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
+            smaller = {name: size for name, size in self.smaller.items() if name in named}
+            every = {**self.heta, **extra, **named, **smaller}
+            heta = quietly(partial(Heta, **every))
+            without_effect = heta.unread.keys() - ({"seed"} if heta.random else set())
+            options = {name: value for name, value in every.items() if name not in without_effect}
+        return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
+
+    def full(self, **extra: Any) -> Heta:
+        """Make the method that windows and memory are compared with."""
+        return Heta(**{**self.heta, **extra})
+
 
 QUICK = Effort(
     limit=3,
@@ -54,7 +113,7 @@ QUICK = Effort(
     length=46,
 )
 WHOLE = Effort(limit=100)
-DEMO = "demo model"
+DEMO, NEEDS = "demo model", "needs --model"
 STORY_TOKENS, FILLER_TOKENS = 40, 6  # of a story with two facts and a question, and of a filler sentence
 
 
@@ -141,59 +200,33 @@ def reproduce(
         raise ValueError(f"quick=True makes its own prompts: leave out paths= ({', '.join(paths)})")
     for name in paths or {}:
         check_choice("a name in paths", name, [known for known, source in READ.items() if not source.instead])
-    reproduced = Reproduction(
+    options, usual = options or {}, QUICK if quick else WHOLE
+    check_names(Heta, options)
+    for name in options:
+        if name in ("variant", "beta", "gamma", "batch"):
+            raise ValueError(f"{name} is what the rows of tables say: leave {name} out of options=")
+    effort = replace(usual, limit=usual.limit if limit is None else limit, heta={**usual.heta, **options})
+    effort.full()  # refuses options that do not go together
+    made = Reproduction(
         printed=printed()[table],
         recipe=TABLES[table],
-        effort=_effort(QUICK if quick else WHOLE, limit, options or {}),
+        effort=effort,
         quick=quick,
         model=model or "demo",
         load_options=load_options or {},
         out=Path(out),
         paths=paths or {},
         seed=seed,
-        retry_failed=retry_failed,
-        progress=progress,
-    ).run()
+        run_options={"progress": progress, "retry_failed": retry_failed},
+    )
+    texts = {"md": made.page(), "csv": made.sheet()}
     Path(out).mkdir(parents=True, exist_ok=True)  # without readable data sets, no run has made the folder
-    texts = {"md": written(reproduced), "csv": tidy(reproduced)}
     return [write_atomically(Path(out) / f"{table}.{kind}", text) for kind, text in texts.items()]
-
-
-def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Effort:
-    check_names(Heta, options)
-    for name in options:
-        if name in ("variant", "beta", "gamma", "batch"):
-            raise ValueError(f"{name} is what the rows of tables say: leave {name} out of options=")
-    if limit is not None:
-        check_at_least("limit", limit, 1, whole=True)
-    effort = replace(usual, limit=limit or usual.limit, heta={**usual.heta, **options})
-    effort.full()  # refuses options that do not go together
-    return effort
-
-
-@dataclass(frozen=True, eq=False)
-class RowEvaluator(PromptEvaluator):
-    """A model and the methods of a table's rows; memory is measured on the prompts ``firsts`` alone."""
-
-    full: Heta
-    window: int
-    firsts: Collection[str]
-
-    def prepared(self, instance: Instance) -> Trial:
-        return Trial(ask(self.model, instance), self.full, self.window, instance.id in self.firsts)
-
-    def outcome(self, task: Task, label: str, shared: Trial) -> Outcome:
-        def ready(instance: Instance, prediction: Prediction) -> Explain:
-            return recombined(self.entries[label].ready(instance, prediction), shared.full, shared.known)
-
-        case = explained(self.model, task.instance, shared.measurements, ready)
-        metrics = {name: shared.metrics.get(name) or metric for name, metric in task.pending[label].items()}
-        return Outcome(record_of(case, label, metrics))
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The reproduction of a table: the prompts, the runs of every row's method, and the figures."""
+    """The reproduction of a table: the prompts, the runs of every row's method, the figures, and the pages."""
 
     printed: Printed
     recipe: Recipe
@@ -204,34 +237,9 @@ class Reproduction:
     out: Path
     paths: Mapping[str, str | Path]
     seed: int
-    retry_failed: bool
-    progress: bool
+    run_options: Mapping[str, Any]
 
-    def run(self) -> ReproducedTable:
-        model = loading.load_model(self.model, **self.load_options)
-        drawn: dict[tuple[str, ...], list[Instance]] = {}
-        unread: dict[str, str] = {}
-        for names in self._sources():
-            try:
-                drawn[names] = self._prompts(names[0], model)
-            except Exception as error:
-                unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
-        entries = {entry.label: entry for entry in self.entries.values()}
-        full = quietly(partial(self.effort.full, **self._extra))
-        firsts = {instances[0].id for instances in drawn.values()}
-        evaluator = RowEvaluator(model, entries, full, self.effort.smaller.get("window", 512), firsts)
-        records: dict[str, dict[str, list[Record]]] = {}
-        for names, instances in drawn.items():
-            records |= dict.fromkeys(names, self._records(names, instances, evaluator))
-        return ReproducedTable(
-            printed=self.printed,
-            ours=dict(self._figures(records, unread)),
-            own="" if any(block.model == self._block for block in self.printed.blocks) else self._block,
-            model=self._name,
-            about=[*self._about(records, unread)],
-            notes=[*dict.fromkeys(measure.note for measure in self.recipe.measures.values() if measure.note)],
-        )
-
+    # --------------------------------------------------------------------------------------------------------- methods
     @cached_property
     def entries(self) -> dict[str, Entry]:
         """The methods, by their names in the paper."""
@@ -252,9 +260,19 @@ class Reproduction:
         return named or (self._name if self.printed.named else blocks[0].model)
 
     @property
+    def _blocks(self) -> list[str]:
+        """The printed blocks, after our own if none of them is ours."""
+        return [*self._hubs] if self._block in self._hubs else [self._block, *self._hubs]
+
+    @property
+    def _hubs(self) -> dict[str, str]:
+        return {block.model: block.hub for block in self.printed.blocks}
+
+    @property
     def _name(self) -> str:
         return DEMO if self.model == "demo" else self.model
 
+    # --------------------------------------------------------------------------------------------------------- prompts
     def _source(self, name: str) -> Source:
         if name == "long":
             length = self.effort.length or self.printed.length
@@ -275,49 +293,131 @@ class Reproduction:
             options["says"] = partial(tokenizer.next_word, model)
         return suite(source.suite, self.paths.get(name), limit=self.effort.limit, seed=self.seed, **options)
 
-    def _records(
-        self, names: Sequence[str], prompts: Sequence[Instance], evaluator: RowEvaluator
-    ) -> dict[str, list[Record]]:
+    @cached_property
+    def _run(self) -> tuple[dict[str, dict[str, list[Record]]], dict[str, str]]:
+        """The records by data set and method, and the reasons why data sets could not be read."""
+        model = loading.load_model(self.model, **self.load_options)
+        records: dict[str, dict[str, list[Record]]] = {}
+        unread: dict[str, str] = {}
+        for names in self._sources():
+            try:
+                prompts = self._prompts(names[0], model)
+            except Exception as error:
+                unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
+            else:
+                records |= dict.fromkeys(names, self._evaluated(names, prompts, model))
+        return records, unread
+
+    def _evaluated(self, names: Sequence[str], prompts: Sequence[Instance], model: Any) -> dict[str, list[Record]]:
         """Evaluate the methods of all rows on the prompts of a source, and return the records by label."""
         source = self._source(names[0])
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
-        metrics = [*dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))]
-        loading_facts = {name: str(value) for name, value in self.load_options.items()}
+        metrics = dict.fromkeys(name for measure in measures for name in (*measure.names, *measure.beside.values()))
+        full = quietly(partial(self.effort.full, **self._extra))
+        own = table_metrics(full, self.effort.smaller.get("window", 512), prompts[0].id)
         folder = self.out / "figures" / self.printed.name / source.label.replace(" ", ",")
-        request = {
-            "model": self.model,
-            **({"loading": loading_facts} if loading_facts else {}),
-            **{"suite": source.label, "texts": digest(prompts), "seed": self.seed},
-            "methods": {label: entry.recipe for label, entry in evaluator.entries.items()},
+        loaded = {name: str(value) for name, value in self.load_options.items()}
+        facts = {"model": self.model, "suite": source.label, "seed": self.seed, "loading": loaded}
+        entries = {entry.label: entry for entry in self.entries.values()}
+        given = [own.get(name, name) for name in metrics]
+        evaluate(model, prompts, [*entries.values()], given, folder, facts=facts, **self.run_options)
+        records = {record.key: record for record in read_records(folder)}
+        return {label: [records[instance.id, label] for instance in prompts] for label in entries}
+
+    # --------------------------------------------------------------------------------------------------------- figures
+    @cached_property
+    def ours(self) -> dict[Place, Figure]:
+        """Our figures, by place."""
+        records, unread = self._run
+        figures = {}
+        for row, column in product(self.printed.rows, self.printed.columns):
+            method, measured = (column, row) if self.recipe.turned else (row, column)
+            measure, label = self.recipe.measures[measured], self.entries[method].label
+            of_method = {name: of[label] for name, of in records.items() if name in measure.sources}
+            figures[Place(self._block, row, column)] = figure(measure, of_method, unread)
+        return figures
+
+    @cached_property
+    def paper(self) -> dict[Place, str]:
+        """The printed figures, by place."""
+        return dict(self.printed.figures())
+
+    def _impossible(self, place: Place) -> list[str]:
+        return [f"the printed figure cannot be: {reason}" for reason in self.printed.impossible.get(place, ())]
+
+    # ----------------------------------------------------------------------------------------------------------- pages
+    def page(self) -> str:
+        """Write the table as Markdown, with the paper's figures beside ours."""
+        notes = document.Footnotes()
+        tables = [*self._tables(notes)]
+        choices = dict.fromkeys(measure.note for measure in self.recipe.measures.values() if measure.note)
+        return document.markdown(
+            [
+                document.Heading(self.printed.title, 1),
+                document.Paragraph(self.printed.about),
+                *map(document.Paragraph, self._about()),
+                *tables,
+                document.Notes([*self._legend(), *notes.lines(), *choices]),
+            ]
+        )
+
+    def _legend(self) -> Iterator[str]:
+        yield (
+            "Ours: in brackets the 95 % interval, by the bootstrap over templates of prompts. One without width means "
+            "that all agree, not that more would."
+        )
+        if hubs := dict.fromkeys(hub for model, hub in self._hubs.items() if model != self._block):
+            yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
+
+    def _tables(self, notes: document.Footnotes) -> Iterator[document.Block]:
+        if self.printed.across:
+            (column,) = self.printed.columns
+            yield self._table(notes, {model: (model, column) for model in self._blocks})
+            return
+        for model in self._blocks:
+            yield document.Heading(model if self.printed.named else f"{model} in the paper, {self._name} here")
+            yield self._table(notes, {column: (model, column) for column in self.printed.columns})
+
+    def _table(self, notes: document.Footnotes, heads: Mapping[str, tuple[str, str]]) -> document.Table:
+        """Make the table of a block, or of all blocks; ``heads`` are the models and columns under their headings."""
+        frame = pd.DataFrame({"row": self.printed.rows})
+        for head, (model, column) in heads.items():
+            places = [Place(model, row, column) for row in self.printed.rows]
+            if model in self._hubs:
+                paper = [self.paper[place] + notes.marks(self._impossible(place)) for place in places]
+                frame[f"{head}: paper"] = paper
+            frame[f"{head}: ours"] = [self._shown(place, notes) for place in places]
+        return document.Table([*frame.columns], frame.to_numpy().tolist())
+
+    def _shown(self, place: Place, notes: document.Footnotes) -> str:
+        if place not in self.ours:
+            return NEEDS
+        made = self.ours[place]
+        return (with_interval(made.estimate) if made.estimate else "none") + notes.marks(made.notes)
+
+    def sheet(self) -> str:
+        """Write the table as CSV with a line per cell; the note of a cell without a number has the reason."""
+        places = product(self._blocks, self.printed.rows, self.printed.columns)
+        return document.sheet(pd.DataFrame([self._line(Place(*place)) for place in places]))
+
+    def _line(self, place: Place) -> dict[str, object]:
+        made = self.ours.get(place) or Figure(None, (f"{NEEDS} {self._hubs[place.model]}",))
+        paper, estimate = self.paper.get(place, ""), made.estimate
+        return {
+            "block": place.model,
+            "row": place.row,
+            "column": place.column,
+            "paper": paper,
+            "ours": estimate and estimate.value,
+            "low": estimate and estimate.low,
+            "high": estimate and estimate.high,
+            "n": estimate.n if estimate else 0,
+            "note": "; ".join([*([] if paper else ["not in the paper"]), *self._impossible(place), *made.notes]),
         }
-        # A trial has its own metrics in the place of these.
-        of_trials = {name: Metric(name, lambda _: {}) for name in metrics if name not in METRICS}
-        by_id = {each.id: each for each in prompts}
-        setup = Setup(lambda: evaluator.model, evaluator.entries, metrics, of_trials, by_id)
-        with (
-            opened(folder, request, [*enumerate(prompts)], metrics, retry_failed=self.retry_failed) as run,
-            progress_of(run, self.progress, legible(folder.name)) as look,
-        ):
-            work(run, setup, evaluator, longest_first=False, look=look)
-            records = {record.key: record for record in run.records()}
-        return {label: [records[instance.id, label] for instance in prompts] for label in evaluator.entries}
 
-    def _figures(
-        self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]
-    ) -> Iterator[tuple[Place, Figure]]:
-        for row in self.printed.rows:
-            for column in self.printed.columns:
-                method, measured = (column, row) if self.recipe.turned else (row, column)
-                measure, label = self.recipe.measures[measured], self.entries[method].label
-                of_method = {name: of[label] for name, of in records.items() if name in measure.sources}
-                made = figure(measure, of_method, unread)
-                if self.quick and all(record.failed for of in of_method.values() for record in of):
-                    made = replace(made, notes=tuple(f"{NEEDS}: {note}" for note in made.notes))
-                yield Place(self._block, row, column), made
-
-    def _about(self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]) -> Iterator[str]:
-        models = dict.fromkeys(block.model for block in self.printed.blocks)
-        paper = self._block if self._block in models else ", ".join(models)
+    def _about(self) -> Iterator[str]:
+        records, unread = self._run
+        paper = self._block if self._block in self._hubs else ", ".join(self._hubs)
         yield f"The paper's figures are for {paper}, ours for {'the ' * (self._name == DEMO)}{self._name}."
         if records:
             yield f"Prompts. {'; '.join(self._described(name, of) for name, of in records.items())}."
@@ -325,8 +425,6 @@ class Reproduction:
             yield f"{reason}."
         rows = "; ".join(f"{row}: {entry.label}" for row, entry in self.entries.items())
         yield f"How the rows are made: {rows}."
-        if layers := self._extra.get("layers"):
-            yield f"Curvature is that of the last {layers} layers in all rows, as the paper has it for this model."
         if self.quick:
             yield (
                 "This is the quick way: a small model, few prompts, and less of everything (windows, ranks, layers, "
@@ -335,13 +433,7 @@ class Reproduction:
 
     def _described(self, name: str, by_label: Mapping[str, list[Record]]) -> str:
         """Describe the prompts of a source."""
-        records = [record for of_method in by_label.values() for record in of_method]
-        tokens = [record.tokens for record in records if record.tokens]
-        size = counted(len({record.instance for record in records}), "prompt")
-        size += f", {mean(tokens):.0f} tokens on average" if tokens else ""
+        tokens = {record.instance: record.tokens for of_method in by_label.values() for record in of_method}
+        size = f"{counted(len(tokens), 'prompt')}, {mean(tokens.values()):.0f} tokens on average"
         source = self._source(name)
-        if not source.instead:
-            return f"{NAMES[name]} ({size})"
-        if name in READ and not READ[name].instead:
-            return f"{source.label} in place of {NAMES[name]} ({size})"
-        return f"{NAMES[name]}: {source.label} ({size})"
+        return f"{NAMES[name]}: {source.label} ({size})" if source.instead else f"{NAMES[name]} ({size})"
