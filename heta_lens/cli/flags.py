@@ -1,9 +1,9 @@
 """Options shared by subcommands: dataclasses whose fields are flags, and aliases of single options."""
 
+import json
 import os
 import re
 import shlex
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -23,36 +23,39 @@ from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import pandas as pd
 import psutil
 
 from heta_lens._util.python import versions
 from heta_lens.attribution import Attribution
-from heta_lens.data.instance import Instance
+from heta_lens.data.instance import Instance, record_of
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Key: TypeAlias = tuple[str, str]  # of a prompt and a method
 
 RUN = "run.sqlite"
+SCHEMA = 1  # rises when earlier versions of the library can no longer read the file
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers
 ATTEMPTS = 3  # workers that may die of a method on a prompt
+POWER, PRIOR = 1.5, 0.5  # of the length that seconds grow with, before many were measured; the weight of this guess
 FORM = re.compile(r"(\d+|auto)/(\d+)")
 FOLDERS = "shard-*-of-*"
 NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process
 NETWORKS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "fuse.sshfs")  # without WAL
 
 TABLES = """
-PRAGMA user_version = 1;
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE prompts (
-    prompt TEXT PRIMARY KEY, number INTEGER NOT NULL, template TEXT NOT NULL,
+    prompt TEXT PRIMARY KEY, number INTEGER NOT NULL, template TEXT NOT NULL, size INTEGER NOT NULL,
     tokens INTEGER, correct INTEGER, log_prob REAL
 );
 CREATE TABLE tasks (
     prompt TEXT NOT NULL, method TEXT NOT NULL, place INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'pending',
     worker TEXT, until REAL, attempt INTEGER NOT NULL DEFAULT 0, deaths INTEGER NOT NULL DEFAULT 0,
     reason TEXT NOT NULL DEFAULT '', raised_at TEXT NOT NULL DEFAULT '',
-    seconds REAL, forwards INTEGER, backwards INTEGER, hvps INTEGER, PRIMARY KEY (prompt, method)
+    seconds REAL, forwards INTEGER, backwards INTEGER, hvps INTEGER, waited REAL, PRIMARY KEY (prompt, method)
 );
 CREATE INDEX tasks_by_state ON tasks (state);
 CREATE TABLE metrics (
@@ -233,7 +236,7 @@ class RunDatabase:
                     "folder, or that model"
                 )
 
-    def claim(self, worker: str, metrics: Sequence[str]) -> Claim | None:
+    def claim(self, worker: str, metrics: Sequence[str], *, longest_first: bool = False) -> Claim | None:
         """Claim the pending tasks of a prompt; None while no task is pending."""
         with self.writing() as db:
             for other, until in db.execute(
@@ -243,7 +246,8 @@ class RunDatabase:
                     self._release(db, other, "its process ended")
                 elif until < time.time():
                     self._release(db, other)
-            pending = "SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE state = 'pending' ORDER BY number"
+            order = "size DESC, number" if longest_first else "number"
+            pending = f"SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE state = 'pending' ORDER BY {order}"
             found = db.execute(f"{pending} LIMIT 1").fetchone()
             if found is None:
                 return None
@@ -277,14 +281,25 @@ class RunDatabase:
                 db.execute(f"{failed} WHERE prompt = ? AND method = ?", [reason, prompt, method])
         db.execute(f"UPDATE tasks SET state = 'pending', worker = NULL, until = NULL WHERE {claimed}", [worker])
 
-    def commit(self, claim: Claim, record: Record, attribution: Attribution | None = None) -> bool:
-        """Save the result of a claimed task; return False, and save nothing, if the claim has passed on."""
+    def commit(
+        self, claim: Claim, record: Record, attribution: Attribution | None = None, waited: float | None = None
+    ) -> bool:
+        """Save the result of a claimed task; return False, and save nothing, if the claim has passed on.
+
+        ``waited`` are the seconds since the claim or the result before, of the method, the metrics and all else.
+        """
         key, state = record.key, "failed" if record.failed else "skipped" if record.skipped else "done"
         with self.writing() as db:
+            before = db.execute("SELECT count(*) FROM metrics WHERE prompt = ? AND method = ?", key).fetchone()[0]
+            if state == "failed" and before:  # a repetition failed: what was measured before stays
+                missing = claim.missing[record.method]
+                reasons, errors = (dict.fromkeys(missing, text) for text in (record.failed, record.failed_at))
+                record = Record(*key, values=dict.fromkeys(missing), reasons=reasons, errors=errors)
+                state = "done"
             ours = "prompt = ? AND method = ? AND state = 'claimed' AND worker = ? AND attempt = ?"
-            ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, worker = NULL, until = NULL"
+            ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, waited = ?, worker = NULL, until = NULL"
             cost = "seconds = ?, forwards = ?, backwards = ?, hvps = ?"
-            why = [state, record.failed or record.skipped, record.failed_at]
+            why = [state, record.failed or record.skipped, record.failed_at, waited]
             costs = [record.seconds, record.forwards, record.backwards, record.hvps]
             mine = [*key, claim.worker, claim.attempts[record.method]]
             if not db.execute(f"{ended}, {cost} WHERE {ours}", [*why, *costs, *mine]).rowcount:
@@ -326,6 +341,26 @@ class RunDatabase:
                 self.release(worker)
 
     # ---------------------------------------------------------------------------------------------------------- reading
+    def seconds_left(self) -> float | None:
+        """Predict the seconds of work that are left, one worker's, from the ended tasks; None without any.
+
+        Seconds are fitted as a power of the length of a prompt, the same for all methods, times a factor of the method.
+        """
+        rows = self.rows("SELECT method, size, state, waited FROM tasks JOIN prompts USING (prompt)")
+        tasks: Any = pd.DataFrame([*map(tuple, rows)], columns=["method", "size", "state", "waited"])
+        done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")].astype({"waited": float})
+        left = tasks[tasks["state"].isin(["pending", "claimed"])]
+        if not len(left):
+            return 0.0
+        if not len(done):
+            return None
+        logarithms = np.log(done[["size", "waited"]].clip(lower=1e-4))
+        around = logarithms - logarithms.groupby(done["method"]).transform("mean")
+        spread = float((around["size"] ** 2).sum())
+        slope = (float((around["size"] * around["waited"]).sum()) + POWER * PRIOR) / (spread + PRIOR)
+        factors = done["waited"].groupby(done["method"]).sum() / (done["size"] ** slope).groupby(done["method"]).sum()
+        return float((left["method"].map(factors).fillna(factors.mean()) * left["size"] ** slope).sum())
+
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
         return dict(map(tuple, self.rows("SELECT state, count(*) FROM tasks GROUP BY state")))
@@ -442,7 +477,9 @@ def reading(folder: Path) -> Iterator[RunDatabase]:
             connection.execute("SELECT count(*) FROM meta")
         except sqlite3.OperationalError:  # a read-only folder, or a writer on a file system without a shared log
             connection = stack.enter_context(closing(_connected(f"{address}?immutable=1", uri=True)))
-        yield RunDatabase(path, connection)
+        database = RunDatabase(path, connection)
+        _check_schema(database)
+        yield database
 
 
 @contextmanager
@@ -469,17 +506,25 @@ def opened(
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
-                made = {"request": request, "versions": versions()}
+                made = {"schema": SCHEMA, "request": request, "versions": versions()}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(made[name])) for name in made])
+            _check_schema(database)
             _check_request(database, request)
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
             _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
         yield database
 
 
+def _check_schema(database: RunDatabase) -> None:
+    if (schema := database.run["schema"]) > SCHEMA:
+        raise ValueError(
+            f"{database.path} is of a later version of heta_lens (schema {schema}; this one reads {SCHEMA}): upgrade"
+        )
+
+
 def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
     """Refuse another evaluation; methods may be added, and a model may have another name."""
-    before, after = database.run, {**request, "versions": versions()}
+    before, after = database.run, {"schema": SCHEMA, **request, "versions": versions()}
     changed = [name for name in _different_parts(before, after) if name not in ("model", "fingerprint")]
     if before["methods"].items() <= after["methods"].items():
         changed = [name for name in changed if name != "methods"]
@@ -503,8 +548,8 @@ def _add_tasks(
     metrics: Sequence[str],
     retry_failed: bool,
 ) -> None:
-    prompts = [(each.id, number, each.template) for number, each in instances]
-    db.executemany("INSERT OR IGNORE INTO prompts (prompt, number, template) VALUES (?, ?, ?)", prompts)
+    prompts = [(each.id, number, each.template, len(json.dumps(record_of(each)))) for number, each in instances]
+    db.executemany("INSERT OR IGNORE INTO prompts (prompt, number, template, size) VALUES (?, ?, ?, ?)", prompts)
     tasks = [(each.id, method, place) for _, each in instances for place, method in enumerate(methods)]
     added = "INSERT INTO tasks (prompt, method, place) VALUES (?, ?, ?)"
     db.executemany(f"{added} ON CONFLICT DO UPDATE SET place = excluded.place", tasks)
@@ -591,7 +636,9 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         if not partial:
             raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
         warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
-    request = {name: value for name, value in whole.items() if name not in ("shard", "fingerprint", "versions")}
+    request = {
+        name: value for name, value in whole.items() if name not in ("schema", "shard", "fingerprint", "versions")
+    }
     with opened(folder, {**request, "methods": methods}, (), ()) as database:
         for place, run in runs.items():
             database.check_model(run["fingerprint"])

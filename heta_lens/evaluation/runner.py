@@ -3,17 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
+from math import inf
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
@@ -37,7 +38,7 @@ from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
-EVERY, PERIOD = 15.0, 600.0  # seconds between two lines of progress, and that an estimate of the rest goes by
+EVERY = 15.0  # seconds between two lines of progress
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
@@ -115,7 +116,7 @@ def evaluate(
     with opened(folder, request, numbered, names, retry_failed=retry_failed) as run, progress_of(run, progress) as look:
         if workers.here:
             with threads_limited(workers.threads):
-                work(run, setup, PromptEvaluator(load(), by_label), look)
+                work(run, setup, PromptEvaluator(load(), by_label), longest_first=False, look=look)
             return
         count = max(1, min(workers.count, len(numbered)))
         if workers.engine == "ray":
@@ -127,25 +128,30 @@ def evaluate(
 @contextmanager
 def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
-    total, console, last = sum(run.counts().values()), Console(stderr=True), perf_counter()
-    columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
     has_bar = console.is_terminal or console.is_jupyter
-    bar = Progress(*columns, console=console, disable=not (shown and has_bar), speed_estimate_period=PERIOD)
-    task = bar.add_task("", total=total)
+    columns = TextColumn("evaluating"), BarColumn(), TextColumn("{task.fields[done]}")
+    bar = Progress(*columns, console=console, disable=not shown)
+    task = bar.add_task("", total=total, done="")
 
-    def show() -> None:
+    def show(every: float = 0.5 if has_bar else EVERY) -> None:
         nonlocal last
-        counts = run.counts()
+        if not shown or perf_counter() - last < every:
+            return
+        last, counts, seconds = perf_counter(), run.counts(), run.seconds_left()
+        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
+        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
         completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
-        bar.update(task, completed=completed)
-        if shown and not has_bar and perf_counter() - last > EVERY:
-            last, seconds = perf_counter(), bar.tasks[task].time_remaining
-            left = "" if seconds is None else f", about {timedelta(seconds=round(seconds))} left"
-            console.print(f"{completed} of {total} done{left}", highlight=False)
+        done = f"{completed} of {total} done{left}"
+        bar.update(task, completed=completed, done=done)
+        if not has_bar:
+            console.print(done, markup=False, highlight=False, soft_wrap=True)
 
     show()
-    with bar:
+    with bar if has_bar else nullcontext():
         yield show
+        if has_bar:
+            show(0.0)
 
 
 def attribute_dataset(

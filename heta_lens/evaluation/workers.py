@@ -126,17 +126,22 @@ def _loads(model: Any) -> bool:
     return isinstance(model, str | PathLike) or (callable(model) and not isinstance(model, nn.Module))
 
 
-def work(run: RunDatabase, setup: Setup, evaluator: PromptEvaluator, look: Callable[[], Any]) -> None:
+def work(
+    run: RunDatabase, setup: Setup, evaluator: PromptEvaluator, *, longest_first: bool, look: Callable[[], Any]
+) -> None:
     """Claim prompts and commit results until no task is pending or claimed; ``look`` is called after every result."""
     run.check_model(evaluator.fingerprint)
     worker = worker_name()
     with run.renewing(worker):
         while True:
-            claim = run.claim(worker, setup.metrics)
+            claim = run.claim(worker, setup.metrics, longest_first=longest_first)
             if claim is not None:
+                since = time.perf_counter()
                 for outcome in evaluator.outcomes(setup.task(claim)):
-                    if not run.commit(claim, *outcome):
+                    now = time.perf_counter()
+                    if not run.commit(claim, *outcome, waited=now - since):
                         break  # another worker has the prompt now
+                    since = now
                     look()
             elif "claimed" in run.counts():
                 time.sleep(LOOK)  # the worker of the last prompts may die
@@ -251,7 +256,7 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
         with joined(path) as run:
             run.check_model(evaluator.fingerprint)
             connection.send(worker_name())
-            work(run, setup, evaluator, look=lambda: None)
+            work(run, setup, evaluator, longest_first=True, look=lambda: None)
         connection.send(None)
     except Exception as error:
         with suppress(OSError):
@@ -309,7 +314,7 @@ def work_on_ray(run: RunDatabase, setup: Setup, workers: Workers, count: int, lo
 def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, Any], kind: Any, look: Any) -> None:
     answers: dict[str, Any] = {name: actor.load.remote() for name, actor in actors.items()}
     claims: dict[str, Claim | None] = dict.fromkeys(actors)
-    deaths = 0
+    since, deaths = dict.fromkeys(actors, 0.0), 0
     while answers:
         waiting = {answer: name for name, answer in answers.items()}
         ready, _ = ray.wait([*waiting], num_returns=1, timeout=LOOK)
@@ -336,10 +341,12 @@ def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, 
                 run.check_model(fingerprint)
                 if different := [part for part, version in versions().items() if theirs.get(part) != version]:
                     raise ValueError(f"a worker has another installation (other {', '.join(different)})")
+            now = time.perf_counter()
+            waited, since[name] = now - since[name], now
             claim = claims[name]
-            if claim is not None and result is not None and run.commit(claim, *result):
+            if claim is not None and result is not None and run.commit(claim, *result, waited=waited):
                 continue
-            claims[name] = claim = run.claim(name, setup.metrics)
+            claims[name] = claim = run.claim(name, setup.metrics, longest_first=True)
             if claim is None:
                 del answers[name]
             else:

@@ -39,8 +39,8 @@ class Estimate:
 
     Runs are counted as if no token stopped early, and what a method works out beside its runs, such as GiLOT's
     transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
-    of it the work is worth. ``seconds`` follow from trial runs, whose slowest took ``spread`` times the fastest, and are
-    more on a busy machine. ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
+    of it the work is worth. ``seconds`` follow from trial runs, whose slowest took ``spread`` times the fastest.
+    ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
     ``cheaper`` are other options and what they would cost, the cheapest last.
     """
 

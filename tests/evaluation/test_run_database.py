@@ -84,6 +84,12 @@ def states(database: RunDatabase) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows]
 
 
+def test_nothing_is_left_of_a_finished_run(folder: Path, database: RunDatabase) -> None:
+    assert database.seconds_left() is None  # nothing is known yet
+    with reading(folder) as finished:
+        assert finished.seconds_left() == 0
+
+
 # ------------------------------------------------------------------------------------------------------------ contents
 def test_one_line_of_pandas_reads_a_run_and_a_copy_of_it(folder: Path, tmp_path: Path) -> None:
     assert os.listdir(folder) == [RUN]
@@ -182,6 +188,7 @@ def test_another_evaluation_is_refused_with_the_difference(message: str, folder:
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "is damaged": lambda file: file.write_bytes(b"my notes, which are no database " * 9),
     "is damaged|holds no evaluation": lambda file: file.write_bytes(file.read_bytes()[:4096]),
+    "of a later version of heta_lens": lambda file: altered(file, "UPDATE meta SET value = '99' WHERE name = 'schema'"),
     "holds no evaluation of heta_lens": lambda file: (file.unlink(), altered(file, "CREATE TABLE notes (note)")),
 }
 
@@ -360,6 +367,9 @@ def test_a_failed_metric_is_repeated_and_other_metrics_are_kept(
     for key, record in again.items():
         assert record.values["morf"] is not None and record.values["f1"] == found[key].values["f1"]
         assert not record.reasons and not record.errors
+    with monkeypatch.context() as broken:
+        broken.setattr(heta_lens.METHODS["recency"], "explain", failing)
+        assert run(tmp_path, retry_failed=True) == again
 
 
 def test_a_failed_method_is_recorded_with_its_place_and_repeated_if_asked(

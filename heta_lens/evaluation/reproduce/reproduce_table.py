@@ -95,8 +95,7 @@ class Effort:
             named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
             smaller = {name: size for name, size in self.smaller.items() if name in named}
             every = {**self.heta, **extra, **named, **smaller}
-            heta = quietly(partial(Heta, **every))
-            without_effect = heta.unread.keys() - ({"seed"} if heta.random else set())
+            without_effect = quietly(partial(Heta, **every)).without_effect
             options = {name: value for name, value in every.items() if name not in without_effect}
         return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
