@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
@@ -30,6 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 PATIENCE = 2.0  # seconds before a bar appears
+EVERY = 15.0  # seconds between two lines, where no bar can be drawn
+
+in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
 _counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
 
@@ -78,11 +82,11 @@ class Progress:
     def advance(self, kind: str, units: int) -> None:
         """Move the bar of a kind of work."""
         if self.bars is not None:
-            if perf_counter() >= self.due:
-                self.bars.start()
             for task in self.bars.tasks:
                 if task.description == kind:
                     self.bars.advance(task.id, units)
+            if perf_counter() >= self.due:
+                self.bars.start()
 
     @contextmanager
     def receiving(self) -> Iterator["Progress"]:
@@ -97,6 +101,25 @@ class Progress:
         return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
 
 
+class Lines(Bars):
+    """Lines in the place of bars that cannot be drawn."""
+
+    begun = said = 0.0
+
+    def start(self) -> None:
+        """Say the share that is done and the time that is left, now and then."""
+        now = perf_counter()
+        self.begun = self.begun or now - PATIENCE
+        if now - (self.said or self.begun) < EVERY:
+            return
+        self.said = now
+        weights = [1 if task.description == "forwards" else 2 for task in self.tasks]
+        done = sum(weight * task.completed for weight, task in zip(weights, self.tasks, strict=True))
+        whole = sum(weight * (task.total or 0) for weight, task in zip(weights, self.tasks, strict=True))
+        left = timedelta(seconds=round((now - self.begun) * (whole - done) / done)) if done else "unknown"
+        self.console.print(f"{done / whole:.0%} done, about {left} left", highlight=False, soft_wrap=True)
+
+
 def step() -> AbstractContextManager[Progress]:
     """Count the model's work inside a block apart, and move the bar of the work around it."""
     around = _counting.get() or Progress()
@@ -107,13 +130,14 @@ def step() -> AbstractContextManager[Progress]:
 def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
     """Count the model's work inside a block; ``show`` draws a bar per kind of work.
 
-    With None, a bar is drawn on a terminal or in a notebook, if the work lasts.
+    With None, a bar is drawn on a terminal or in a notebook, if the work lasts; a command prints lines elsewhere.
     """
     console, bars = Console(file=sys.stderr), None
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-    if watched if show is None else show:
+    drawn = watched if show is None else show
+    if drawn or (show is None and in_lines.get()):
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        bars = Bars(*columns, console=console, transient=console.is_terminal)
+        bars = (Bars if drawn else Lines)(*columns, console=console, transient=console.is_terminal)
         for kind, total in expected.items():
             if total:
                 bars.add_task(kind, total=total)

@@ -143,9 +143,11 @@ class ReadPrompt:
 
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:
-    """Load a model, and run the model on a prompt."""
+    """Load a model, and run the model on a prompt. Work is reported in lines where no bar can be drawn."""
+    from heta_lens._util.work import in_lines
     from heta_lens.model.loading import load_model
 
+    in_lines.set(True)
     return read_by(load_model(model, **loading), prompt, question)
 
 

@@ -79,6 +79,21 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     assert "hvps" in screen.getvalue()
 
 
+def test_a_command_says_in_lines_what_is_done_and_left_where_no_bar_can_be_drawn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "EVERY", 0.01)
+    said = {}
+    for lines in (False, True):
+        before, stream = module.in_lines.set(lines), io.StringIO()
+        with redirect_stderr(stream), working({"hvps": 3, "forwards": 2}, None):
+            count("forwards", 2)
+            sleep(0.02)
+            count("hvps", 1)
+        module.in_lines.reset(before)
+        said[lines] = stream.getvalue()
+    assert said == {False: "", True: "50% done, about 0:00:00 left\n"}
+
+
 def fail_while_working() -> None:
     with working({"hvps": 2}, True):
         count("hvps", 1)

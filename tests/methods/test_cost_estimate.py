@@ -142,5 +142,5 @@ def test_a_busy_machine_is_named_and_unequal_trials_give_a_range(monkeypatch: py
     expected = replace(estimate(model, zoo.prompt(model, 12), method="leave_one_out"), seconds=9.0, spread=2.0)
     for load, named in (0.0, False), (99.0, True):
         monkeypatch.setattr("psutil.getloadavg", lambda load=load: (load, load, load))
-        assert "about 6.0 s to 12 s, " in repr(expected) and ("busy machine (load 99.0" in repr(expected)) == named
+        assert "about 6.0 s to 12.0 s, " in repr(expected) and ("busy machine (load 99.0" in repr(expected)) == named
     assert "about 9.0 s, " in repr(replace(expected, spread=1.1))
