@@ -40,7 +40,7 @@ def test_a_place_that_is_no_whole_number_is_named(place: Any) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 6)
     cache = cache_of(model, ids)
-    with pytest.raises(TypeError, match="as an integer"):
+    with pytest.raises(TypeError, match="must be a whole number, a place in the cached prompt"):
         attribute(cache, tokens=ids, position=place)
     with pytest.raises(TypeError, match=r"the span .* must have whole numbers"):
         attribute_span(cache, place, tokens=ids)

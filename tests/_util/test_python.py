@@ -7,8 +7,8 @@ import pytest
 import heta_lens
 from helpers import zoo
 from helpers.asking import predict
-from helpers.attributions import view
-from heta_lens import METHODS
+from helpers.attributions import attribution
+from heta_lens import METHODS, plots
 from heta_lens._util import python
 from heta_lens._util.html_view import View
 from heta_lens._util.python import EXTRAS, check_extra, extra
@@ -46,7 +46,7 @@ def test_a_method_without_its_package_is_refused_before_any_run(
 
 
 def test_a_saved_page_is_complete(tmp_path: Path):
-    shown = view(["😀"], method="<b>'é'</b>")
+    shown = plots.circuitsvis(attribution(["😀"], [1.0], method="<b>'é'</b>"), special=True)
     path = shown.save(str(tmp_path / "page.html"))
     page = path.read_bytes().decode("utf-8")
     assert path == tmp_path / "page.html"

@@ -125,7 +125,7 @@ def test_contradictory_prompts_are_refused(flags: PromptFlags, message: str, mon
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b'[{"role": "user",\n "content": }]', r"Expecting value: line 2 column 13"),
+        (b'[{"role": "user",\n "content": }]', r"line 2, is not valid JSON: Expecting value at character 13"),
         (b"\xff[]", "line 1, is not UTF-8"),
         (b'{"role": "user"}', r"messages=\{'role': 'user'\}"),
         (b'[{"role": "user", "content": "a"}, {"role": "user", "content": 5}]', r"messages\[1\] has 5"),

@@ -145,7 +145,7 @@ def test_sequential_integrated_gradients_come_to_what_leaving_a_token_out_costs(
     costs = scores(LeaveOneOut(effect="log_prob"), model, ids)
     assert relative(found.scores, costs) < 1e-5
     assert relative(found.scores + found.diagnostics["completeness_gaps"], costs) < 1e-4
-    assert len(found.without([2]).diagnostics["completeness_gaps"]) == N - 1
+    assert "completeness_gaps" not in found.without([2]).diagnostics
 
 
 def vector(*values: float) -> Tensor:

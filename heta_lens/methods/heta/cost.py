@@ -68,9 +68,10 @@ def product_batches(options: HetaOptions, windows: Sequence[Window]) -> Batches:
 def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Window, int, int]]:
     """Yield every window, the positions of a run, and the calls per run: one, or two with a separate tail."""
     windows, length = options.windows(prediction), len(prediction)
-    longest, continues = longest_run(windows), prediction.prompt.prefix().kept is not None
-    for window in windows:
-        apart = continues and not window.alone and window.span.stop < length - TAIL
+    longest = longest_run(windows)
+    for window in windows:  # whether a prefix can be kept is tried only where it matters
+        between = not window.alone and window.span.stop < length - TAIL
+        apart = between and prediction.prompt.prefix().kept is not None
         yield window, min(longest, length - window.span.start), 2 if apart else 1
 
 
