@@ -57,14 +57,14 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
 class Meter:
     """What a model really does: rows of its calls, and passes of autograd that reach its logits.
 
-    Blocks that run alone are a forward together, until one of them runs again.
+    With ``products``, a pass with a direction is a Hessian-vector product. Blocks that run alone are a forward together, until one of them runs again.
     """
 
     forwards: int = 0
     backwards: int = 0
     hvps: int = 0
 
-    def watch(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(self, model: Any, monkeypatch: pytest.MonkeyPatch, products: bool) -> None:
         forward, grad, passes = type(model).forward, torch.autograd.grad, []
         adapter_run, alone = ModelAdapter.run, defaultdict[torch.Size, set[int]](set)
 
@@ -90,10 +90,11 @@ class Meter:
         def pull(outputs: Tensor, inputs: Any, directions: Any = None, **options: Any) -> Any:
             before, passes[:] = [*passes], []
             found = grad(outputs, inputs, directions, **options)
-            if passes and (directions is None or options.get("create_graph")):
-                self.backwards += sum(passes)
+            times = len(directions) if options.get("is_grads_batched") else 1
+            if passes and (directions is None or options.get("create_graph") or not products):
+                self.backwards += times * sum(passes)
             elif passes:
-                self.hvps += len(directions) if options.get("is_grads_batched") else 1
+                self.hvps += times
             passes[:] = before
             return found
 
@@ -163,7 +164,7 @@ def test_costs_reported_are_costs_paid(
     for cache in (cache_of(model, ids), lean):
         meter = Meter()
         with monkeypatch.context() as patched:
-            meter.watch(model, patched)
+            meter.watch(model, patched, products=method == "heta" and options.get("variant") != "gs")
             found = heta_lens.attribute(cache, tokens=ids, method=METHODS[method](**options))
         assert reported(found.diagnostics) == meter
     expected = heta_lens.estimate(lean, tokens=ids, method=METHODS[method](**options))
