@@ -113,7 +113,10 @@ class Method(Options, ABC):
         """Explain several predictions of the same prompt, shorter contexts first, with shared runs if possible."""
         for prediction in predictions:
             self.check(prediction)
-        return [result for group in self.sharing_runs(predictions) for result in self.explained(group)]
+        attributions = list[Attribution]()
+        for group in self.sharing_runs(predictions):
+            attributions += self.explained(group)
+        return attributions
 
     def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions with shared runs."""

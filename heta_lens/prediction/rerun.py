@@ -295,42 +295,35 @@ class Rerun:
             return torch.cat([self.logits(copy[None]) for copy in states])
         gap = self.stop < self.tail  # positions that stay clean between a window and the tail
         kept = prompt.prefix().kept if self.start or gap else None
+        hooks: dict[str, Hook] = {}
         if kept is None:
-            logits = self._from_the_first_token(states)
+            begin, states = 0, self._whole(states)
+            if gap:  # whose positions become clean again at every layer
+                for layer, clean in prompt.streams(range((self.layer or 0) + 1, adapter.layers)).items():
+                    hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
+        elif gap:
+            past = adapter.reuse.resume(kept, self.start, self.stop, batch)
+            adapter.run(self._ids(self.start, self.stop, batch), {self.site: put(states)}, past=past, first=self._first)
+            kept = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, self._first)
+            begin, states = self.tail, self._clean(self.tail, self.end, batch)
         else:
-            begin, changed = self.start, torch.cat([states, self._clean(self.stop, self.end, batch)], 1)
-            if gap:
-                past = adapter.reuse.resume(kept, self.start, self.stop, batch)
-                ids = self._ids(self.start, self.stop, batch)
-                adapter.run(ids, {self.site: put(states)}, past=past, first=self._first)
-                kept = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, self._first)
-                begin, changed = self.tail, self._clean(self.tail, self.end, batch)
-            logits = self._run(begin, changed, past=adapter.reuse.resume(kept, begin, self.end, batch))
+            begin, states = self.start, torch.cat([states, self._clean(self.stop, self.end, batch)], 1)
+        ids = self._ids(begin, begin + states.shape[1], batch)
+        logits = adapter.run(
+            ids,
+            {self.site: put(states), **hooks},
+            read=[position - begin for position in self.read or (self.end - 1,)],
+            past=None if kept is None else adapter.reuse.resume(kept, begin, self.end, batch),
+            first=self._first,
+            whole=prompt.one_by_one,
+        )
         return logits if self.read else logits[:, 0]
 
-    def _from_the_first_token(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
-        """Run the whole prompt; positions between a window and the tail become clean again at every layer."""
-        prompt, adapter, batch, hooks = self.prompt, self.prompt.adapter, len(states), dict[str, Hook]()
-        end = len(prompt.ids) if prompt.one_by_one else self.end
-        before, after = self._clean(0, self.start, batch), self._clean(self.stop, end, batch)
-        if self.stop < self.tail:
-            for layer, clean in prompt.streams(range((self.layer or 0) + 1, adapter.layers)).items():
-                hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
-        return self._run(0, torch.cat([before, states, after], 1), hooks)
-
-    def _run(
-        self,
-        begin: int,
-        states: Float[Tensor, "batch pos d"],
-        hooks: Mapping[str, Hook] | None = None,
-        past: Mapping[str, Any] | None = None,
-    ) -> Float[Tensor, "batch read vocab"]:
-        """Read logits after a run of the positions from ``begin`` on with these states."""
-        ids = self._ids(begin, begin + states.shape[1], len(states))
-        hooks = {self.site: put(states), **(hooks or {})}
-        read = [position - begin for position in self.read or (self.end - 1,)]
-        whole = self.prompt.one_by_one
-        return self.prompt.adapter.run(ids, hooks, read=read, past=past, first=self._first, whole=whole)
+    def _whole(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch all d"]:
+        """Return the states of the whole prompt, clean where none are given."""
+        end = len(self.prompt.ids) if self.prompt.one_by_one else self.end
+        before, after = (self._clean(*span, len(states)) for span in ((0, self.start), (self.stop, end)))
+        return torch.cat([before, states, after], 1)
 
     def through_block(self, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         """Return what leaves the layer's block (the first, for embeddings) at ``start:end``, with these states."""

@@ -20,7 +20,6 @@ from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names
 from heta_lens._util.python import warn
 from heta_lens._util.work import Work, counting, step
-from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
@@ -107,15 +106,6 @@ class Heta(HetaOptions, Method):
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
-    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        results = super().explained(predictions)
-        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
-            warn(
-                f"probes={self.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
-                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
-            )
-        return results
-
     def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, a prediction that the options cannot explain."""
         super().check(prediction)
@@ -168,6 +158,11 @@ class Heta(HetaOptions, Method):
             whole_cost = Counter(cost)
             whole_cost.update(own.cost())
             results.append(replace(result, diagnostics={**result.diagnostics, **whole_cost, **facts}))
+        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
+            warn(
+                f"probes={self.probes} were too few for {unsure} of {sum(map(len, predictions))} scores to be within "
+                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
+            )
         return results
 
 
