@@ -257,7 +257,8 @@ def patch(
         corrupted_cache: the cache of a prompt of as many tokens after which the target is less likely, by the same
             model.
         target: the target, as in `attribute`; by default the model's next token after the clean prompt.
-        tokens, corrupted_tokens: the ids of the two prompts; by default they are read off the cached embeddings.
+        tokens: the ids of the clean prompt; by default they are read off the cached embeddings.
+        corrupted_tokens: the ids of the corrupted prompt.
         positions: the patched positions, a column per position; together, if columns are heads.
         layers: the patched layers, a row per layer in ascending order.
         scale: the scale of the grid; ``logit`` and a pair of targets make the logit difference.

@@ -60,7 +60,8 @@ def trace(
         window: the number of layers around the layer whose outputs are put back at once (an even number has one more
             below than above); the first and last layers have fewer. The authors take 10.
         noise: the amount of noise, in standard deviations of the context's embeddings.
-        samples, seed: the number of draws of noise, and their seed.
+        samples: the number of draws of noise.
+        seed: the seed of the draws.
         scale: the quantity in the grid, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
