@@ -16,7 +16,21 @@ from heta_lens.cli.views import check_writable, print_failures, show_table
 if TYPE_CHECKING:
     from heta_lens.evaluation.report import document
 
-SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
+SUITES = (
+    *(
+        "recall",
+        "curated",
+        "longra",
+        "tellmewhy",
+        "wikibio",
+        "jsonl",
+        "key_value",
+        "in_context_qa",
+        "needle",
+        "two_hop",
+    ),
+    *("variable_tracking", "ioi", "agreement", "squad", "known_facts"),
+)
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = (
     f"With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas ({', '.join(METHODS)})."

@@ -15,7 +15,7 @@ from heta_lens.model.tokenizer import checked_messages
 
 Spans: TypeAlias = Sequence[Any]
 """Given as pairs ``(start, stop)`` in any order; kept as a sorted tuple of `Span`."""
-SPANS = ("support", "gold", "distractor", "question")
+SPANS = ("support", "gold", "distractor", "question", "eligible")
 OTHERS = ("counterfactual", "paraphrase")
 
 
@@ -24,7 +24,8 @@ class Instance:
     """A text up to the place of its answer, with spans of characters for its parts.
 
     The ``support`` tells the answer, by its ``gold`` words; the ``distractor`` tells something else; the ``question``
-    asks. A part that is not known is an empty tuple.
+    asks. Metrics rank and sum the ``eligible`` tokens: the context, without question and instruction. A part that is
+    not known is an empty tuple; then every token is eligible.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Instance:
     gold: Spans = ()
     distractor: Spans = ()
     question: Spans = ()
+    eligible: Spans = ()
     choices: Sequence[str] = ()
     """The possible answers."""
     counterfactual: "Instance | None" = None
@@ -44,7 +46,8 @@ class Instance:
     paraphrase: "Instance | None" = None
     """The same content in other words."""
     messages: Sequence[Mapping[str, Any]] = ()
-    """The messages of a chat, which the model's template makes the prompt of. ``text`` is then for people only."""
+    """The messages of a chat, which the model's template makes the prompt of. The model continues a last message of the
+    assistant. Spans are those of ``text``, which one of the messages then says word for word."""
 
     def __post_init__(self) -> None:
         _check_text("the id of an instance", self.id)
@@ -63,14 +66,12 @@ class Instance:
             raise ValueError(f"{called}: the answer {brief(self.answer)} is none of its choices, {known}")
         if self.messages:
             object.__setattr__(self, "messages", tuple(checked_messages(self.messages)))
-            if known := [name for name in (*SPANS, *OTHERS) if getattr(self, name)]:
-                raise ValueError(
-                    f"{called} has messages and {', '.join(known)}: where the characters of a chat are depends on its "
-                    "template, so that only texts can have them"
-                )
+            known = [name for name in SPANS if getattr(self, name)]
+            if known and not any(self.text in str(message.get("content")) for message in self.messages):
+                raise ValueError(f"{called} has {', '.join(known)}, but none of its messages says its text")
 
     def words(self, name: str) -> list[str]:
-        """Return the texts of the spans ``support``, ``gold``, ``distractor`` or ``question``."""
+        """Return the texts of the spans ``support``, ``gold``, ``distractor``, ``question`` or ``eligible``."""
         check_choice("name", name, SPANS)
         return [self.text[start:stop] for start, stop in getattr(self, name)]
 

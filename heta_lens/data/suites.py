@@ -1,12 +1,14 @@
 """Suites by name, and the instances of every suite."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from heta_lens._util.options import check_choice, check_count
-from heta_lens.data import curated, datasets, recall
+from heta_lens.data import curated, datasets, published, recall
+from heta_lens.data.families import FAMILIES, family
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.recall import Draw
 from heta_lens.data.records import load, read
@@ -41,7 +43,9 @@ def suite(
         raise ValueError(f"split={split!r}: what the {name} suite is read from has no parts, leave it out")
     if path is None and name in FROM_FILES:
         raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
-    make = curated.released if name == "curated" and path is not None else SUITES[name]
+    make = SUITES[name]
+    if path is not None:
+        make = curated.released if name == "curated" else PUBLISHED.get(name, make)
     signature(make).bind_partial(**options)  # an unknown option is refused before anything is loaded
     every = [*_instances(name, path, split or "test", limit, seed, options)]
     chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
@@ -65,6 +69,12 @@ def _instances(
         return curated.pairs(narratives, questions, seed=seed, **options)
     if name == "jsonl":
         return read_jsonl(str(path))
+    if name in FAMILIES and path is None:
+        if limit is None:
+            raise ValueError(f"the {name} suite is made, without an end: give limit=")
+        return family(name, split, seed=seed, count=limit, **options)
+    if name in PUBLISHED:
+        return PUBLISHED[name](read(str(path), name), **options)
     return SUITES[name](load(HUB.get(name, "LongRA"), "evaluation" if name == "wikibio" else split, path), **options)
 
 
@@ -75,11 +85,23 @@ SUITES: Mapping[str, Callable[..., Iterable[Any]]] = {
     "tellmewhy": datasets.tellmewhy_instances,
     "wikibio": datasets.wikibio_instances,
     "jsonl": read_jsonl,
+    **{name: partial(family, name) for name in FAMILIES},
+    "squad": published.squad,
+    "known_facts": published.known_facts,
 }
 """The function that makes the instances of a suite, whose keywords are the options of the suite."""
+PUBLISHED: Mapping[str, Callable[..., Iterable[Instance]]] = {
+    "squad": published.squad,
+    "known_facts": published.known_facts,
+    "ioi": published.indirect_objects,
+    "agreement": published.agreement,
+}
+"""The function that reads the published file of a suite; `ioi` and `agreement` are made without a file."""
 HUB = {"tellmewhy": datasets.TELLMEWHY_HUB, "wikibio": datasets.WIKIBIO_HUB}
-WITH_SPLITS = ("recall", "curated", "tellmewhy")
+WITH_SPLITS = ("recall", "curated", "tellmewhy", *FAMILIES)
 FROM_FILES = {
     "longra": "a json or jsonl file of records with text, target, category, antecedent_span, distractor_span",
+    "squad": "a json file of SQuAD, as published or as on the Hugging Face hub",
+    "known_facts": "a json file of facts with prompt, subject, attribute, relation_id, as ROME publishes them",
     "jsonl": "a file with an instance per line, as write_jsonl makes it",
 }

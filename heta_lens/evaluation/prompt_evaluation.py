@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
@@ -36,7 +37,7 @@ from heta_lens.model import tokenizer
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.weights import fingerprint
-from heta_lens.prediction.chat import ChatPrompt, chat
+from heta_lens.prediction.chat import REPLY, ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
 
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
@@ -275,17 +276,29 @@ class PromptEvaluator:
             yield outcome
 
 
+def _prompt(model: Any, instance: Instance) -> "ChatPrompt | Tensor":
+    """Return the tokens of a text, or the chat, in which the model continues a last message of the assistant."""
+    if not instance.messages:
+        return tokenizer.encode(model, instance.text)
+    opened = instance.messages[-1].get("role") == REPLY
+    return chat(model, instance.messages, add_generation_prompt=not opened, continue_final_message=opened)
+
+
 @one_at_a_time("model")
 def ask(model: Any, instance: Instance) -> Prediction:
     """Make the prediction of an instance: of the first token of the answer, or of the model's own next token.
 
     Keys and values of the prompt are computed here, so that the seconds of a method do not include them.
     """
-    prompt = chat(model, instance.messages) if instance.messages else tokenizer.encode(model, instance.text)
-    cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
+    adapter, prompt = ModelAdapter(model), _prompt(model, instance)
+    cache = adapter.cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
     prediction = Prediction.from_cache(cache, tokens=prompt)
     if instance.answer is not None:
-        first, *_ = prediction.spell(instance.answer)
+        first, *rest = prediction.spell(instance.answer)
+        if rest and isinstance(prompt, Tensor) and not adapter.tokenizer.write(first).strip():
+            # Some tokenizers write numbers after a token for the blank, which tells nothing of the answer.
+            prompt = torch.cat([prompt, prompt.new_tensor([[first]])], 1)
+            cache, first = adapter.cache(prompt), rest[0]
         prediction = Prediction.from_cache(cache, first, tokens=prompt)
     prediction.prompt.prefix()
     return prediction

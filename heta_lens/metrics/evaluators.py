@@ -94,8 +94,13 @@ def evaluate_additivity(case: MetricCase) -> dict[str, Value]:
 def evaluate_support(case: MetricCase) -> dict[str, Value]:
     support = case.positions("support")
     (first,) = evidence.highest(case.scores, 1, case.candidates)
-    mass = evidence.evidence_mass(case.scores, support, candidates=case.candidates)
-    return {"first_is_evidence": float(first in support), "evidence_mass": mass}
+    asked = {"scores": case.scores, "evidence": support, "candidates": case.candidates}
+    return {
+        "first_is_evidence": float(first in support),
+        "evidence_mass": evidence.evidence_mass(**asked),
+        "reciprocal_rank": evidence.reciprocal_rank(**asked),
+        "recovery_10": evidence.recovery(**asked),
+    }
 
 
 def evaluate_gold(case: MetricCase) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.numerics import token_count
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens.metrics.scores import Positions, candidate_positions, finite_scores, positions_in
 
@@ -89,6 +90,28 @@ def evidence_mass(scores: Float[Tensor, "pos"], evidence: Positions, *, candidat
     positions = candidate_positions(candidates, len(scores))
     whole = float(scores[positions].sum())
     return float(scores[sorted(wanted & {*positions})].sum()) / whole if whole > 0 else 0.0
+
+
+def reciprocal_rank(scores: Float[Tensor, "pos"], evidence: Positions, *, candidates: Positions | None = None) -> float:
+    """Return 1 over the rank of the highest score on the evidence, higher is better; NaN without evidence.
+
+    Of equal scores, the earlier token ranks first.
+    """
+    scores = finite_scores(scores)
+    wanted = {*positions_in("evidence", evidence, len(scores))}
+    ranks = (rank for rank, position in enumerate(ranked(scores, candidates), 1) if position in wanted)
+    return 1 / next(ranks, nan)
+
+
+def recovery(
+    scores: Float[Tensor, "pos"], evidence: Positions, share: float = 0.1, *, candidates: Positions | None = None
+) -> float:
+    """Share of the evidence among the first ``share`` of all candidates, rounded up; NaN without evidence."""
+    scores = finite_scores(scores)
+    order = ranked(scores, candidates)
+    wanted = {*positions_in("evidence", evidence, len(scores))} & {*order}
+    first = order[: token_count(share, len(order), "up")]
+    return len(wanted.intersection(first)) / len(wanted) if wanted else nan
 
 
 def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:

@@ -66,8 +66,8 @@ class MetricCase:
 
     @cached_property
     def candidates(self) -> list[int]:
-        """Evaluated positions: the same for every method, without special tokens."""
-        return ordinary(self.prediction)
+        """Evaluated positions: the same for every method, the eligible ones, without special tokens."""
+        return self.positions("eligible") if self.instance.eligible else ordinary(self.prediction)
 
     @property
     def constant(self) -> bool:
@@ -80,7 +80,7 @@ class MetricCase:
         return not bool((self.scores[self.candidates] > 0).any())
 
     def positions(self, name: str) -> list[int]:
-        """Return the tokens of the instance's ``gold``, ``support``, ``distractor`` or ``question`` spans."""
+        """Return the tokens of the instance's spans of a name, such as ``gold`` or ``eligible``."""
         return evidence_positions(self.instance, self.prediction, name)
 
 

@@ -101,6 +101,8 @@ ROWS = (
     # known evidence
     of_support("First is evidence", variant="the highest score is on the support"),
     of_support("Evidence mass", positive=True, variant="share of the scores on the support; relu"),
+    of_support("Reciprocal rank", variant="1 over the rank of the first token of the support"),
+    of_support("Recovery@10", variant="share of the support among the first 10 % of the tokens"),
     of_gold("F1", variant="of as many tokens as are gold"),
     Metric(
         "Span-F1", evaluators.evaluate_span, needs=("gold",), again=1, positive=True,
@@ -158,6 +160,12 @@ ROWS = (
     ),
 )  # fmt: skip
 BUILT_INS: Mapping[str, Metric] = {name_of(metric): metric for metric in ROWS}
+ALIASES = {
+    "pointing_game": "first_is_evidence",  # of Zhang et al. (2018): the highest score lies on the object
+    "relevance_mass_accuracy": "evidence_mass",  # of Arras et al. (2022), of scores above 0
+    "mrr": "reciprocal_rank",
+    "recovery_rate_10": "recovery_10",
+}
 
 # Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0.
 UNINFORMATIVE = ("soft_ns", "soft_ns_raw")
@@ -181,6 +189,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "faithfulness_error": "By how much the scores of a random set of tokens, added up, miss what masking the set does.",
     "additivity_gap": "By how much the sum of all scores misses what masking the whole prompt does.",
     "first_is_evidence": "Whether the token with the highest score is in the passage that has the answer.",
+    "reciprocal_rank": "How early a token of the passage that has the answer comes, in the order of the scores.",
+    "recovery": "How much of the passage that has the answer is in the first tenth of the tokens.",
     "evidence_mass": "How much of all scores lies on the passage that has the answer.",
     "f1": "How well the tokens with the highest scores match the gold tokens.",
     "span_f1": "How well the tokens with the highest scores match the gold tokens, for a whole answer.",
@@ -235,6 +245,7 @@ class MetricRegistry(Mapping[str, Metric]):
         return metrics
 
     def __getitem__(self, name: str) -> Metric:
+        name = ALIASES.get(name, name)
         if name not in BUILT_INS and name not in self.plugins and is_object_name(name):
             return as_metric(name, named_object(name), name.partition(":")[0])
         return BUILT_INS[name] if name in BUILT_INS else self.plugins[name]
@@ -256,6 +267,7 @@ def default_metrics() -> list[str]:
 
 def metric_named(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the metric; a given `Metric` is named by its title, in lower case and with underscores."""
+    metric = ALIASES.get(metric, metric) if isinstance(metric, str) else metric
     if isinstance(metric, Metric):
         name = name_of(metric)
         if name not in METRICS:

@@ -63,7 +63,7 @@ def ordinary(prediction: Prediction) -> list[int]:
 
 
 def evidence_positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
-    """Return the tokens of an instance's ``gold``, ``support``, ``distractor`` or ``question`` spans."""
+    """Return the tokens of an instance's spans of a name, such as ``gold`` or ``eligible``."""
     text, tokens = prediction.located
     start = text.find(instance.text)
     if start < 0:

@@ -72,7 +72,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         (["x"], {"hops": 2}, "hops= is an option of a suite, and prompt is none"),
         (CHAT, {}, "is one prompt: put it into a list"),
         ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
-        ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
+        ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has gold, but none of its messages says its text"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

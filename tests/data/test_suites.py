@@ -18,8 +18,14 @@ from helpers.dataset_records import (
     written,
 )
 from heta_lens.data import curated, datasets, recall
+from heta_lens.data.families import FAMILIES, family
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import SUITES, suite
+
+PUBLISHED = {
+    "squad": {"question": "Where?", "context": "In Rome.", "answer": "Rome", "answer_span": [3, 7]},
+    "known_facts": {"prompt": "Etna is in", "subject": "Etna", "attribute": "Sicily", "relation_id": "P1"},
+}
 
 
 def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
@@ -33,6 +39,8 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
         "tellmewhy": suite("tellmewhy", written(tmp_path / "t.jsonl", [WHY]), cue="Answer:"),
         "wikibio": suite("wikibio", str(written(tmp_path / "w.jsonl", [TABLE]))),
         "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
+        **{name: suite(name, limit=3, split="dev", seed=2) for name in FAMILIES},
+        **{name: suite(name, written(tmp_path / f"{name}.jsonl", [record])) for name, record in PUBLISHED.items()},
     }
     assert found.keys() == SUITES.keys()
     assert found["recall"] == list(recall.instances(seed=2, count=3, hops=2, wordings="more"))
@@ -41,6 +49,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
     assert found["tellmewhy"] == list(datasets.tellmewhy_instances([WHY], cue="Answer:"))
     assert found["wikibio"] == list(datasets.wikibio_instances([TABLE]))
     assert found["jsonl"] == [NINA]
+    assert all(found[name] == list(family(name, "dev", seed=2, count=3)) for name in FAMILIES)
     made = [suite("curated", narratives=narratives, questions=questions, cue=None, seed=seed) for seed in range(9)]
     assert made == [list(curated.pairs(many, [science()], cue=None, seed=seed)) for seed in range(9)]
     assert any(one != made[0] for one in made)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heta_lens.metrics import chance_of_passing, dsa, evidence_mass, f1, passes
-from heta_lens.metrics.evidence import highest, ranked
+from heta_lens.metrics.evidence import highest, ranked, reciprocal_rank, recovery
 
 SCORES = torch.tensor([0.1, 0.1, 0.5, 0.2, 0.1])
 SEGMENTS: dict[str, Any] = {"support": [2, 3], "distractor": [0, 1]}
@@ -34,6 +34,14 @@ def test_equal_scores_keep_the_order_of_the_text() -> None:
 )
 def test_dsa_as_worked_by_hand(options: dict[str, Any], expected: float) -> None:
     assert dsa(SCORES, **SEGMENTS, **options) == pytest.approx(expected)
+
+
+def test_ranks_and_recovery_as_worked_by_hand() -> None:
+    assert reciprocal_rank(SIX, [2, 5]) == 0.5 and reciprocal_rank(SIX, [5]) == 1 / 6
+    assert reciprocal_rank(SIX, [5], candidates=[1, 5]) == 0.5 and isnan(reciprocal_rank(SIX, []))
+    assert reciprocal_rank(torch.tensor([1.0, 1.0]), [1]) == 0.5  # the earlier of equal scores ranks first
+    assert recovery(SIX, [0, 5]) == 0.5 and recovery(SIX, [0, 2, 5], 0.34) == 2 / 3
+    assert recovery(SIX, [0, 2], candidates=[2, 3]) == 1.0 and isnan(recovery(SIX, [0], candidates=[2, 3]))
 
 
 def test_dsa_with_negative_scores() -> None:

@@ -22,6 +22,16 @@ def test_scores_without_an_order_are_recognised() -> None:
     assert scored(case, torch.eye(n)[0]).constant  # the only other score is that of a special token
 
 
+def test_an_instance_names_the_tokens_that_are_evaluated() -> None:
+    instance = suite("recall", limit=1)[0]
+    story = (0, instance.question[0].start)
+    whole, context = case_of(instance), case_of(replace(instance, eligible=[story]))
+    assert 0 not in whole.candidates
+    written = [context.prediction.written[at] for at in context.candidates]
+    assert "".join(written).strip() == instance.text[: story[1]].strip()
+    assert set(context.positions("gold")) <= set(context.candidates) < set(whole.candidates)
+
+
 def test_methods_share_the_measurements_of_a_prediction(forwards: Callable[[Any], list[Any]]) -> None:
     case = case_of(suite("recall", limit=1)[0])
     cache = MetricCache(case.prediction)

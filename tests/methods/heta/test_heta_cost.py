@@ -57,7 +57,8 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
 class Meter:
     """What a model really does: rows of its calls, and passes of autograd that reach its logits.
 
-    With ``products``, a pass with a direction is a Hessian-vector product. Blocks that run alone are a forward together, until one of them runs again.
+    With ``products``, a pass with a direction is a Hessian-vector product. Blocks that run alone are a forward
+    together, until one of them runs again.
     """
 
     forwards: int = 0
