@@ -72,11 +72,11 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
                     yield
             finally:
                 lock.undo(before)
-        finally:  # again, if an interrupt stopped the first time
-            lock.undo(before)
-            lock.depth = depth
+        finally:
+            lock.depth = depth  # first: the next call undoes what is left, if it is the outermost
             if outermost:
                 torch.set_grad_enabled(graded)  # an interrupt may stop the end of `torch.no_grad`
+            lock.undo(before)  # again, if an interrupt stopped the first time
 
 
 def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

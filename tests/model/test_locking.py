@@ -15,7 +15,7 @@ from helpers import zoo
 from helpers.faults import differences, state
 from heta_lens import Prediction, attribute, causal
 from heta_lens.metrics.robustness import cascade
-from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -153,3 +153,18 @@ def test_calls_on_one_model_never_overlap() -> None:
 
     in_threads([partial(alone_with, one, partial(alone_with, one, act)) for _ in range(40)], 8)
     assert max(most) == 1 and len(most) == 40
+
+
+def test_the_next_call_undoes_what_two_interrupts_have_left() -> None:
+    model, failures, undone = KINDS["gpt2"](), [KeyboardInterrupt(), KeyboardInterrupt()], list[str]()
+
+    def back() -> None:
+        if failures:
+            raise failures.pop()
+        undone.append("the change")
+
+    with pytest.raises(KeyboardInterrupt), holding(model):
+        undo_at_end(model, back)
+    assert not undone
+    with holding(model):
+        assert undone == ["the change"]
