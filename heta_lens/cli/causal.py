@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 causal = typer.Typer(help="Patch activations, and read the prediction.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)
 
-HOW = "edge_patch: the values that the last position reads; resid_patch: what enters --layer; input: embeddings."
+HOW = (
+    "edge_patch: the values that the last position reads; resid_patch: what enters --layer; input: embeddings; delete: "
+    "the text without the token; resample: the text with the token drawn from the model's prediction."
+)
 MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
 PATTERNS = "Whether edge_patch leaves attention as it was: frozen or recomputed (frozen)."
 SCALE = "Of the effects: log_prob, prob, logit or log_odds (log_prob)."

@@ -149,6 +149,19 @@ def evaluate_effects(case: MetricCase) -> dict[str, Value]:
     }
 
 
+def evaluate_deletion(case: MetricCase) -> Value:
+    return _agreement_of_sizes(case, case.cached.deletion_effects)
+
+
+def evaluate_resampling(case: MetricCase) -> Value:
+    return _agreement_of_sizes(case, case.cached.resampling_effects)
+
+
+def _agreement_of_sizes(case: MetricCase, moved: Float[Tensor, "pos"]) -> Value:
+    correlation = interventions.patch_correlation(case.scores.abs(), moved.abs(), candidates=case.candidates)
+    return value_or_reason(correlation, "scores or effects are all equal")
+
+
 def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     """Look for the evidence in the counterfactual, with and without the evidence's middle-layer values patched in."""
     assert case.instance.counterfactual is not None

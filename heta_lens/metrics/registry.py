@@ -123,6 +123,14 @@ ROWS = (
     of_effects("Intervention@5", low=None, high=None, variant="the first 5 patched together, in nats"),
     of_effects("Mean effect@5", low=None, high=None, variant="the first 5 patched one at a time, the mean in nats"),
     of_effects("Misattribution", better="less", variant="of the first 10, those with an effect below 0.01 nats"),
+    Metric(
+        "Deletion correlation", evaluators.evaluate_deletion, low=-1.0, cost="N F, shared", source=OWN,
+        variant="Spearman of sizes, with the effects of leaving out each token",
+    ),
+    Metric(
+        "Resampling correlation", evaluators.evaluate_resampling, low=-1.0, cost="3N F, shared", source=OWN,
+        variant="Spearman of sizes, with the effects of drawing each token from the model's prediction, 3 draws",
+    ),
     of_pass(
         "Causal Pass@5", variant="on the counterfactual, with the evidence's values patched in at the middle layer",
         source=HETA,
@@ -169,6 +177,7 @@ ALIASES = {
 
 # Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0.
 UNINFORMATIVE = ("soft_ns", "soft_ns_raw")
+COSTLY = ("resampling_correlation",)  # three runs a token
 
 DESCRIPTIONS: Mapping[str, str] = {
     "soft_nc": "How much more the prediction changes when tokens with high scores lose most of their embedding "
@@ -198,6 +207,9 @@ DESCRIPTIONS: Mapping[str, str] = {
     "before it.",
     "pass_5": "Whether a gold token is among the five with the highest scores.",
     "patch_correlation": "Whether tokens with higher scores have larger effects when they are patched.",
+    "deletion_correlation": "Whether tokens with larger scores matter more when they are left out of the text.",
+    "resampling_correlation": "Whether tokens with larger scores matter more when they are drawn again from what the "
+    "model predicts.",
     "intervention_5": "How much less likely the target is once the five tokens with the highest scores are patched "
     "together.",
     "mean_effect_5": "How much less likely the target is once one of the five tokens with the highest scores is "
@@ -261,8 +273,8 @@ METRICS: Mapping[str, Metric] = MetricRegistry()
 
 
 def default_metrics() -> list[str]:
-    """Return the names of metrics with a single run of the method, without the uninformative metrics."""
-    return [name for name, metric in METRICS.items() if not metric.again and name not in UNINFORMATIVE]
+    """Return the names of metrics with a single run of the method, without uninformative and costly metrics."""
+    return [name for name, metric in METRICS.items() if not metric.again and name not in (*UNINFORMATIVE, *COSTLY)]
 
 
 def metric_named(metric: str | Metric) -> tuple[str, Metric]:

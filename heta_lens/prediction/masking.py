@@ -110,11 +110,13 @@ def _compared(
 def ablated(
     prediction: Prediction,
     present: Bool[Tensor, "copy pos"],
-    mask: Float[Tensor, "d"],
+    mask: Float[Tensor, "d"] | Float[Tensor, "pos d"],
     scale: Scale,
     batches: Batches,
 ) -> Float[Tensor, "copy"]:
     """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``.
+
+    The mask is one vector for every token, or a vector per position.
 
     Copies run from about their first masked token on, where that saves more than it takes to keep what is before.
     """
@@ -130,7 +132,8 @@ def ablated(
 
         def masked(rows: Int[Tensor, "row"], start: int = start) -> Float[Tensor, "row"]:
             there = rearrange(present[rows, start:], "copy pos -> copy pos 1")
-            return likelihood(prediction, torch.where(there, embeddings[start:], mask), scale, start)
+            other = mask if mask.ndim == 1 else mask[start:]
+            return likelihood(prediction, torch.where(there, embeddings[start:], other), scale, start)
 
         values.append(batches.map(masked, rows, length - start))
     return torch.cat(values)[order.argsort()]

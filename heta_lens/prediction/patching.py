@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import AtLeast, Batch, check_choice, chosen_positions
+from heta_lens._util.options import AtLeast, Batch, check_choice, check_count, chosen_positions
 from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
 from heta_lens.model.hooks import (
     BatchHook,
@@ -24,11 +24,13 @@ from heta_lens.model.hooks import (
     values_name,
 )
 from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.gradients import likelihood
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale, check_scale
 
-How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
+How: TypeAlias = Literal["edge_patch", "resid_patch", "input", "delete", "resample"]
 Patterns: TypeAlias = Literal["frozen", "recomputed"]
 
 
@@ -61,6 +63,8 @@ def check_patch(
         prediction.adapter.check_layer("layer", layer)
     if reference is None:
         return
+    if how in ("delete", "resample"):
+        raise ValueError(f"how={how!r} changes the text, and takes nothing from a reference: leave reference= out")
     if isinstance(mask, Tensor) or mask != "zero":
         raise ValueError("mask= and a reference both say what is put in: give only one")
     if reference.adapter.model is not prediction.adapter.model:
@@ -95,6 +99,8 @@ def effects(
     groups: Iterable[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
+    draws: int = 3,
+    seed: int = 0,
 ) -> Float[Tensor, "group"]:
     """Return ``g(clean) - g(patched)`` for each group of positions; above 0, the group supports the target.
 
@@ -109,6 +115,12 @@ def effects(
     - ``resid_patch``: the input of ``layer`` at the group's positions; the rest of the run follows.
     - ``input``: the embeddings of the group; the rest of the run follows.
 
+    Two further ways change the text instead, and have no mask and no reference:
+
+    - ``delete``: the group is left out, and the tokens after it move up.
+    - ``resample``: every token of the group is drawn again from what the model predicts there, the mean effect over
+      ``draws`` texts. Nothing predicts the first token, which stays.
+
     ``mask`` replaces a masked token's embedding (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a token id or
     a vector), ``scale`` is the scale of g, ``batch`` the number of copies of the context that run at once; ``groups``
     are the single positions by default.
@@ -118,6 +130,12 @@ def effects(
     check_scale(prediction.target, scale, "log_prob")
     n = len(prediction)
     members = group_members([[position] for position in range(n)] if groups is None else groups, n)
+    if how in ("delete", "resample"):
+        check_count("draws", draws)
+        edited = deleted if how == "delete" else partial(resampled, draws=draws, seed=seed)
+        effects = edited(prediction, members, scale, batch)
+        check_finite(effects, lambda group, value: f"the effect of group {group} is {value}")
+        return effects
     source = prediction if reference is None else reference
     with prediction.running(), source.running(), torch.no_grad():
         other = prediction.mask_vector(mask) if reference is None else reference.embeddings
@@ -131,6 +149,38 @@ def effects(
         differences = clean - prediction.prompt.batches(batch, n).map(patched, members, n)
     check_finite(differences, lambda group, value: f"the effect of group {group} is {value}")
     return differences
+
+
+def deleted(
+    prediction: Prediction, members: Bool[Tensor, "group pos"], scale: Scale, batch: Batch
+) -> Float[Tensor, "group"]:
+    """Return the effects of leaving out each group of tokens."""
+    present = torch.cat([torch.ones_like(members[:1]), ~members])
+    batches = prediction.prompt.batches(batch, len(prediction))
+    with prediction.running():
+        clean, *without = removed(prediction, present, partial(prediction.read, scale=scale), batches)
+    return clean - torch.stack(without)
+
+
+@torch.no_grad()
+def resampled(
+    prediction: Prediction, members: Bool[Tensor, "group pos"], scale: Scale, batch: Batch, draws: int, seed: int
+) -> Float[Tensor, "group"]:
+    """Return the mean effects of drawing each group of tokens from the model's predictions after the clean text."""
+    ids, table = prediction.ids, prediction.adapter.embedding_table
+    batches, generator = prediction.prompt.batches(batch, len(prediction)), prompt_generator(seed, prediction.ids)
+    present = torch.cat([torch.ones_like(members[:1]), ~members])
+    with prediction.running():
+        logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
+        reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
+        effects = []
+        for _ in range(draws):
+            points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]
+            drawn = torch.searchsorted(reached, points)[:, 0].tolist()
+            others = table([int(ids[0]), *drawn]).to(prediction.embeddings)
+            clean, *changed = ablated(prediction, present, others, scale, batches)
+            effects.append(clean - torch.stack(changed))
+    return torch.stack(effects).mean(0)
 
 
 @dataclass(frozen=True, eq=False)

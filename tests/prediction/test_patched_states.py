@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -259,3 +260,47 @@ def test_a_reference_that_does_not_fit_is_refused_before_any_run(forwards: Any) 
     with pytest.raises(TypeError, match="group 0=1 is not a list of positions"):
         effects(prediction, groups=[1, 2])  # type: ignore[list-item]
     assert not ran
+
+
+# ------------------------------------------------------------------------------------------------------ changed texts
+@torch.no_grad()
+def log_prob(model: Any, ids: list[int]) -> Tensor:
+    return model(torch.tensor([ids]))[0, -1].double().log_softmax(-1)[TARGET]
+
+
+@FAMILIES
+@torch.no_grad()
+def test_a_deleted_group_is_a_run_of_the_shorter_text(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    found = effects(predict(model, ids, TARGET), how="delete", groups=GROUPS)
+    left = [[token for place, token in enumerate(ids[0].tolist()) if place not in group] for group in GROUPS]
+    expected = torch.stack([log_prob(model, ids[0].tolist()) - log_prob(model, rest) for rest in left])
+    assert relative(found, expected) < 1e-4
+
+
+@FAMILIES
+@torch.no_grad()
+def test_a_resampled_group_is_a_mean_of_runs_of_texts_that_the_model_writes(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    found = effects(predict(model, ids, TARGET), how="resample", groups=GROUPS, draws=2, seed=3)
+    own, generator = ids[0].tolist(), np.random.default_rng([3, *ids[0].tolist()])
+    reached = model(ids)[0, :-1].double().softmax(-1).cumsum(-1)
+    expected = torch.zeros(len(GROUPS)).double()
+    for _ in range(2):
+        points = generator.random(N - 1)
+        drawn = [own[0], *(int((row <= point * row[-1]).sum()) for row, point in zip(reached, points, strict=True))]
+        for number, group in enumerate(GROUPS):
+            text = [drawn[place] if place in group else own[place] for place in range(N)]
+            expected[number] += (log_prob(model, own) - log_prob(model, text)) / 2
+    assert found[0] == 0 and relative(found, expected) < 1e-4
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_changed_text_takes_nothing_from_elsewhere() -> None:
+    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), TARGET)
+    with pytest.raises(ValueError, match="how='delete' changes the text, and takes nothing from a reference"):
+        effects(prediction, how="delete", reference=prediction)
+    with pytest.raises(ValueError, match="draws=0"):
+        effects(prediction, how="resample", draws=0)
