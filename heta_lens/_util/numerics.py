@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -130,7 +130,7 @@ def powered_ends(
 
 def student_t(counts: Int[Tensor, "pos"], confidence: float = 0.95) -> Float[Tensor, "pos"]:
     """Return Student's t for means of ``counts`` samples; 0 for single samples."""
-    quantiles = student.ppf((1 + confidence) / 2, (counts - 1).clamp(min=1).cpu().numpy())
+    quantiles = stdtrit((counts - 1).clamp(min=1).cpu().numpy(), (1 + confidence) / 2)
     return torch.where(counts.cpu() > 1, torch.from_numpy(quantiles), 0)
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from heta_lens._util.numerics import Samples, student_t
@@ -494,7 +494,7 @@ def probes_wanted(
     product = parts.combine == "geometric"  # the spread that is known is S's, and the score is a function of S
     errors = parts.standard_errors(balance)["curvature" if product else "scores"]
     assert errors is not None
-    term = parts.means["curvature"] if product else parts.terms(balance)["curvature"]
+    term = parts.values["curvature"] if product else parts.terms(balance)["curvature"]
     spread = errors * have.sqrt()
     # Three probes may agree by accident: no token's spread counts for less than the usual one.
     usual = (spread / term)[term > 0].median() if (term > 0).any() else 0
@@ -516,5 +516,5 @@ def probes_needed(
     ``half_widths`` turns half-widths of the probed value into half-widths of the score.
     """
     counts = torch.arange(LEAST, most)
-    reach = torch.from_numpy(student.ppf(0.975, counts - 1) / counts.sqrt().numpy()).to(spread)
+    reach = torch.from_numpy(stdtrit((counts - 1).numpy(), 0.975) / counts.sqrt().numpy()).to(spread)
     return LEAST + (half_widths(spread * reach[:, None]) > width).sum(0)
