@@ -4,8 +4,10 @@ Captum runs in this process, given the model's embeddings; inseq, lxt and contex
 own (`peers_worker`, `make .venv/oracles/ready`).
 """
 
+import csv
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 
 import captum
 import captum.attr
+import matplotlib.pyplot as plt
 import torch
 from captum._utils.models.linear_model import SkLearnRidge
 from torch import Tensor
@@ -241,7 +244,8 @@ def elsewhere(model: Path, asked: Asked, steps: int) -> Iterator[list[Work]]:
         "sources": [text[start:stop] for start, stop in spans[:-1]],
         "query": text[spans[-1][0] :],
     }
-    query = (len(asked.model.tokenizer(text[: spans[-1][0]]).input_ids), len(ids))  # in positions
+    before = text[: spans[-1][0]].rstrip()  # a blank belongs to the token after it
+    query = (begins + len(asked.model.tokenizer(before, add_special_tokens=False).input_ids), len(ids))
     with ExitStack() as stack:
 
         def peer(name: str, attention: str) -> Side:
@@ -325,6 +329,29 @@ def write() -> None:
             with elsewhere(folder, asked, AMOUNTS[name].steps) as works:
                 made = table(f"inseq, lxt and context-cite, {name}", asked, works, versions_elsewhere())
             pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked, folder)}")])
+    picture()
+
+
+def picture() -> None:
+    """Draw peer / ours by work, of every table on SmolLM2, with the least and the most."""
+    ratio = re.compile(r"([\d.]+) \(([\d.]+)–([\d.]+)\)")
+    found = []
+    for path in sorted(pages.CSV.glob("peers-*smollm2.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                by = "" if row["work"].startswith(("inseq", "lxt", "context-cite")) else "Captum: "
+                by = "naive loop: " if row["work"].startswith("HETA") else by
+                found.append((by + row["work"], *map(float, ratio.fullmatch(row["peer / ours"]).groups())))  # type: ignore[union-attr]
+    names, middles, lows, highs = zip(*sorted(found, key=lambda each: each[1]), strict=True)
+    figure, axes = plt.subplots(figsize=(7, 0.32 * len(names) + 1), layout="constrained")
+    axes.hlines(names, lows, highs, color="tab:blue", linewidth=2)
+    axes.plot(middles, names, "o", color="tab:blue")
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xticks([0.5, 1, 2, 5, 10], labels=["0.5", "1", "2", "5", "10"])
+    axes.set_xlabel("processor time, peer / ours: right of 1, ours is faster")
+    pages.save_figure(figure, ROOT / "docs" / "gallery" / "peers.png")
+    plt.close(figure)
 
 
 def models_alone(asked: Asked, folder: Path) -> str:

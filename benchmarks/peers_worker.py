@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from heta_lens._util.work import Allocations
 
@@ -66,8 +66,13 @@ class Loaded:
     """A model of Hugging Face, its tokenizer, and the number of rows that have passed through."""
 
     def __init__(self, given: Given) -> None:
-        how = given["attention"]
-        self.model: Any = AutoModelForCausalLM.from_pretrained(given["model"], attn_implementation=how).eval()
+        # Older versions of transformers read the base of rotary embeddings under its former name.
+        config = AutoConfig.from_pretrained(given["model"])
+        for name, value in (getattr(config, "rope_parameters", None) or {}).items():
+            if name == "rope_theta":
+                config.rope_theta = value
+        how = {"config": config, "attn_implementation": given["attention"]}
+        self.model: Any = AutoModelForCausalLM.from_pretrained(given["model"], **how).eval()
         fast = (Path(given["model"]) / "tokenizer.json").is_file()  # which older versions read under this name alone
         self.tokenizer: Any = (PreTrainedTokenizerFast if fast else AutoTokenizer).from_pretrained(given["model"])
         self.rows = 0
