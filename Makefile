@@ -11,10 +11,10 @@ DEFAULT := not every_model and not thorough and not nightly
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-quick: .venv/tl3/ready  ## the inner loop, under two minutes: one line of TransformerLens, nothing slow
+quick: .venv/tl3/ready  ## the inner loop, under two minutes: one release of TransformerLens, nothing slow
 	$(TL3)/python -m pytest -n auto -m "$(DEFAULT) and not slow"
 
-test:  ## all that must pass before a change lands: lint, types, docs, tests on both lines
+test:  ## all that must pass before a change lands: lint, types, docs, tests on both releases of TransformerLens
 	$(MAKE) --jobs=2 .venv/tl3/ready .venv/tl4/ready
 	$(MAKE) --jobs=2 lint types docs
 	$(MAKE) test-tl3
@@ -23,10 +23,10 @@ test:  ## all that must pass before a change lands: lint, types, docs, tests on 
 test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 	$(TL3)/python -m pytest -n auto
 
-test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the lines
+test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the releases
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
-test-all: lint types docs .venv/tl3/ready .venv/tl4/ready real-models  ## every model, table and notebook, both lines, nightly (hours)
+test-all: lint types docs .venv/tl3/ready .venv/tl4/ready real-models  ## every model, table and notebook, both releases, nightly (hours)
 	$(TL3)/python -m pytest -n auto -m "not nightly" --jaxtyping-packages=heta_lens,beartype.beartype
 	$(TL4)/python -m pytest -n auto -m "not nightly"
 	$(MAKE) nightly
@@ -35,7 +35,7 @@ nightly: .venv/tl3/ready  ## thousands of cases each, and the newest versions of
 	$(TL3)/python -m pytest -n auto -m nightly
 	$(MAKE) newest
 
-newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the lines, with the newest versions of everything
+newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the releases, with the newest versions of everything
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
 	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)
@@ -76,7 +76,7 @@ model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs
 	$(TL3)/python -m benchmarks.reasoning_model
 	$(TL3)/python -m benchmarks.contest
 
-real-models: .venv/tl3/ready  ## fetch SmolLM2-135M and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
+real-models: .venv/tl3/ready  ## fetch SmolLM2-135M-Instruct and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
 	$(TL3)/python -m benchmarks.real_models
 
 table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-methods (up to hours; resumes)

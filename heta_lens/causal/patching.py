@@ -193,7 +193,7 @@ class PatchedRuns:
         return cls(corrupted, what, activations, scale, likely, _likelihood(corrupted, scale))
 
     def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
-        """Return the likelihood with the clean activations of every cell, in a run per cell."""
+        """Return the likelihood for each cell of a layer's row, in a run with the clean activation of this cell."""
         corrupted, name = self.corrupted, site_name(self.corrupted.adapter, self.what, layer)
 
         def run(cells: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:

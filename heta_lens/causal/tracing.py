@@ -87,22 +87,23 @@ def trace(
         places = torch.tensor(chosen_positions("subject", subject, n, "of the context"))
         corrupted = torch.zeros(n, dtype=torch.bool).index_fill(0, places, True)
 
-    def restored(noisy: Float[Tensor, "pos d"], layer: int) -> Float[Tensor, "pos"]:
-        """Return the likelihood under noise with the states of each position in turn put back around a layer."""
-        start = layer - window // 2
-        put_back = names[max(0, start) : start + window]
-
-        def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-            places = one_hot(positions, n).bool()
-            with adapter.hooked([(name, put_where(places, states[name][positions])) for name in put_back]):
-                return likelihood(prediction, repeat(noisy, "pos d -> copy pos d", copy=len(positions)), scale)
-
-        return batches.map(run, torch.arange(n, device=noisy.device), n)
-
     cost = samples * (adapter.layers * n + 1) + 2
     with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
         batches = prediction.prompt.batches(batch, n)
         states = picked(prediction, embeddings, 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
+
+        def restored(noisy: Float[Tensor, "pos d"], layer: int) -> Float[Tensor, "pos"]:
+            """Return the likelihood under noise with the states of each position in turn put back around a layer."""
+            start = layer - window // 2
+            put_back = names[max(0, start) : start + window]
+
+            def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+                places = one_hot(positions, n).bool()
+                with adapter.hooked([(name, put_where(places, states[name][positions])) for name in put_back]):
+                    return likelihood(prediction, repeat(noisy, "pos d -> copy pos d", copy=len(positions)), scale)
+
+            return batches.map(run, torch.arange(n, device=noisy.device), n)
+
         clean = likelihood(prediction, embeddings, scale)
         draws = [with_noise(prediction, corrupted, noise, index(seed), sample) for sample in range(samples)]
         low = torch.cat([likelihood(prediction, noisy[None], scale) for noisy in draws]).mean(0)

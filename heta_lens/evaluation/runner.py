@@ -150,8 +150,7 @@ def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
     show()
     with bar if has_bar else nullcontext():
         yield show
-        if has_bar:
-            show(0.0)
+        show(0.0)
 
 
 def attribute_dataset(

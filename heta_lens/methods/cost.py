@@ -61,11 +61,11 @@ class Estimate:
 
     def __repr__(self) -> str:
         what = "on" if self.predictions == 1 else f"of {self.predictions} predictions on up to"
-        counts = {"Hessian–vector products": self.hvps, "forwards": self.forwards, "backwards": self.backwards}
-        work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
+        counts = {"Hessian–vector product": self.hvps, "forward": self.forwards, "backward": self.backwards}
+        work = ", ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count) or "no runs"
         lines = [
-            f"{as_written(self.method, self.options)} {what} {self.tokens} tokens: {work}, worth {self.runs:,.0f} "
-            f"plain ones; about {self._time_and_memory}"
+            f"{as_written(self.method, self.options)} {what} {self.tokens} tokens: {work}; by their length worth "
+            f"{self.runs:,.0f} plain forwards; about {self._time_and_memory}"
         ]
         if self.memory > self.free:
             lines.append(f"this is more memory than the {self.free / GIB:.1f} GiB that are to spare")

@@ -152,7 +152,7 @@ class TokenizerWrapper:
 
     @property
     def blank(self) -> int | None:
-        """The token for a blank, if the vocabulary has a blank."""
+        """The token that is written as one space, if there is one."""
         return next(iter(self.encoder()(" ")), None) if self.wrapped is not None else None
 
     def stand_in(self, name: StandIn) -> int | None:

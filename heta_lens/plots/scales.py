@@ -50,7 +50,7 @@ def deepest(values: Float[Tensor, "pos"]) -> float:
 
 
 def sink(attribution: Attribution) -> Bool[Tensor, "pos"]:
-    """Return a mask of the word that begins the text, if the share of the word is large enough to hide the rest."""
+    """Return a mask of the first word, if its share of the score is so large that it would hide the others."""
     first = (attribution.positions == 0) & ~(attribution.special | attribution.template)
     return first & (share_of(attribution.scores, first) > SINK) & (len(attribution) > 1)
 

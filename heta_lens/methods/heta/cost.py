@@ -44,7 +44,8 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
             graphs = len(products_by_start) * products.rounds + products.bounds
             work += Work(calls * graphs, graphs, products.hvps)
             for start, hvps in products_by_start.items():
-                positions += (GRAPH + PRODUCT * hvps) * (length - start)
+                positions += (GRAPH * products.rounds + PRODUCT * hvps) * (length - start)
+            positions += GRAPH * products.bounds * length
             if options.checkpoint:  # every batch runs all blocks twice more
                 again = 2 * ceil(products.hvps / product_batches(options, [window]).of(length))
                 work, positions = work + Work(again, again), positions + GRAPH * again * length

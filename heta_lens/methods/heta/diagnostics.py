@@ -65,7 +65,7 @@ def score_facts(
 ) -> dict[str, Any]:
     """Return the diagnostics of a score: its parts, and its distance from the effects of masking."""
     score, balance = parts.score(options.balance), options.balance
-    for name, part in parts.means.items():
+    for name, part in parts.values.items():
         prediction.check_finite(name, part)
     titled = IN_TITLE - options.without_effect.keys()
     facts: dict[str, Any] = {

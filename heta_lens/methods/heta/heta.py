@@ -42,8 +42,9 @@ class Heta(HetaOptions, Method):
     HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution`, by default with scores ≥ 0.
 
     The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
-    masked forward per token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
-    that has no effect with the others is warned of, and named in ``diagnostics["unused_options"]``.
+    masked forward per token, and the gate arithmetic on the cache (a run for what the cache lacks). A part whose weight
+    is 0 is not computed. An option that has no effect with the others is warned of, and named in
+    ``diagnostics["unused_options"]``.
 
     - ``variant``: ``full``; approximations: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
       ``ls+win``, ``gs`` (squared gradient for S), ``gn`` (Gauss–Newton for H); ablated: ``transition_only`` (the gate
@@ -139,7 +140,7 @@ class Heta(HetaOptions, Method):
 
         For every token i of a context whose last position T predicts the target:
 
-        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
+        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cached activations
         2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
         4. score        M_i · (β S_i + γ I_i)
@@ -189,7 +190,7 @@ def _scored(
     interactions = None
     if pairs is not None:
         interactions, facts["standard_errors"]["interactions"] = pairs
-    return Scores(score, facts, parts.means, interactions)
+    return Scores(score, facts, parts.values, interactions)
 
 
 def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:

@@ -35,7 +35,7 @@ class Parts:
         return self.beta / (self.beta + self.gamma)
 
     @cached_property
-    def means(self) -> dict[str, Float[Tensor, "pos"]]:
+    def values(self) -> dict[str, Float[Tensor, "pos"]]:
         curvature = None if self.curvature is None else self.curvature.mean
         parts = {"gate": self.gate, "curvature": curvature, "information": self.information}
         return {name: part for name, part in parts.items() if part is not None}
@@ -45,7 +45,7 @@ class Parts:
         weights = {"curvature": self.beta, "information": self.gamma}
         return {
             name: self.gate * weights[name] * scaled(part, balance)
-            for name, part in self.means.items()
+            for name, part in self.values.items()
             if name in weights
         }
 
@@ -60,7 +60,7 @@ class Parts:
 
     def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
         """Return the standard errors of the score and of each part. Only the probes are random."""
-        errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means))
+        errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.values))
         if self.curvature is None:
             return errors
         errors["curvature"] = own = standard_error(self.curvature, torch.clone)
@@ -94,13 +94,13 @@ class Parts:
 
     def product_half_widths(self, reach: Float[Tensor, "*count pos"]) -> Float[Tensor, "*count pos"]:
         """Return half of the interval of a geometric score whose S has the half-width ``reach``."""
-        low, high = powered_ends(self.score("none"), self.means["curvature"], reach, self.power)
+        low, high = powered_ends(self.score("none"), self.values["curvature"], reach, self.power)
         return (high - low) / 2
 
     @cached_property
     def rank_correlation(self) -> float:
         """Spearman's correlation of S and I; NaN if S or I is constant."""
-        return rank_correlation(self.means["curvature"], self.means["information"].abs())
+        return rank_correlation(self.values["curvature"], self.values["information"].abs())
 
 
 def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:

@@ -115,7 +115,7 @@ def window_gate(parts: Sequence[Float[Tensor, "part"]], spans: Sequence[range], 
 def edge_gap(
     scores: Float[Tensor, "pos"], windowed: Float[Tensor, "pos"], spans: Sequence[range], reach: int = 16
 ) -> float:
-    """Measure the share of the score that windows move among tokens within ``reach`` of an edge between spans."""
+    """Measure how much of the score windows move, of the tokens within ``reach`` of an edge between two spans."""
     length = len(scores)
     edges = torch.tensor([edge for span in spans for edge in (span.start, span.stop) if 0 < edge < length])
     near = ((torch.arange(length)[:, None] + 0.5 - edges).abs() <= reach).any(1)
