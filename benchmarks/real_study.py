@@ -5,7 +5,7 @@ Scores, parts of HETA and effects of interventions are measured once a prompt; c
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count, islice
 from math import isnan
 from pathlib import Path
@@ -96,9 +96,9 @@ def model_of(name: str) -> Any:
 
 @cache
 def at2_weights(name: str) -> Any:
-    """Return the weights of AT2, fitted to the model on the first prompts of dev that serve nothing else."""
-    texts = [instance.text for instance in suite("key_value", split="dev", limit=40, seed=99)]
-    return heta_lens.fit_at2(model_of(name), texts)
+    """Return the weights of AT2, fitted to the model on prompts that serve nothing else."""
+    texts = suite("in_context_qa", split="dev", limit=40, seed=99)
+    return heta_lens.fit_at2((ask(model_of(name), text) for text in texts), progress=False)
 
 
 @cache
@@ -111,10 +111,11 @@ def prompts(family: str, split: str) -> list[Instance]:
         own = [one for one in every if crc32(one.template.encode()) % 2 == SPLITS.index(split)]
         return sorted(own, key=lambda one: crc32(one.id.encode()))
     assert name in FAMILIES
-    return suite(name, split=split, limit=DRAWN, **({"chat": True} if chat else {}))
+    options: dict[str, Any] = {"chat": True} if chat else {}
+    return suite(name, split=split, limit=DRAWN, **options)
 
 
-def measured(name: str, family: str, split: str, number: int, literal: bool, slow: bool) -> dict[str, Any]:
+def measured(name: str, family: str, split: str, number: int, *, literal: bool, slow: bool) -> dict[str, Any]:
     """Return everything that is known of a prompt, or why it does not count."""
     model, instance = model_of(name), prompts(family, split)[number]
     prediction = ask(model, instance)
@@ -138,12 +139,16 @@ def measured(name: str, family: str, split: str, number: int, literal: bool, slo
     if literal:
         found = explained("heta", {})
         scores["heta"] = _rounded(found.scores[eligible])
-        parts["curvature"], seconds["heta"] = _rounded(found.curvature[eligible]), found.cost.seconds
+        parts["curvature"] = _rounded(found.parts["curvature"][eligible])
+        seconds["heta"] = found.diagnostics["seconds"]
     for part, options in PARTS.items():
         found = explained("heta", options)
-        parts[f"information {part}"] = _rounded(found.information[eligible])
+        parts[f"information {part}"] = _rounded(found.parts["information"][eligible])
         if part == "gs":
-            parts |= {"gate": _rounded(found.gate[eligible]), "squared gradient": _rounded(found.curvature[eligible])}
+            parts |= {
+                "gate": _rounded(found.parts["gate"][eligible]),
+                "squared gradient": _rounded(found.parts["curvature"][eligible]),
+            }
     for setting, (method, options) in {**SETTINGS, **(SLOW if slow else {})}.items():
         begun = time.process_time()
         try:
@@ -164,6 +169,7 @@ def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
     assert isinstance(target, int)
     if instance.id.startswith("agreement") and instance.counterfactual is not None:
         other = ask(model, Instance("other", instance.text, instance.counterfactual.answer)).target
+        assert isinstance(other, int)
         return bool(log_probs[target] > log_probs[other])
     return int(log_probs.argmax()) == target
 
@@ -311,9 +317,8 @@ def run(
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
                 return
-            outcome = measured(model, family, split, number, literal, slow)
-            kept.add({(family, split, number): outcome})
-            known[family, split, number] = outcome
+            kept.measure([(family, split, number)], partial(measured, model, literal=literal, slow=slow))
+            known |= kept.read()
 
 
 if __name__ == "__main__":

@@ -37,13 +37,14 @@ def squad(records: Records, *, neighbours: int | None = None, chat: bool = False
     def made(number: int, record: Mapping[str, Any]) -> Instance:
         context, question = values_of(record, context=str, question=str)
         answer, start = _answer_of(record)
-        if context[start : start + len(answer)] != answer:
+        told = context[start : start + len(answer)]  # whose capitals may differ
+        if told.lower() != answer.lower():
             raise ValueError(f"the answer {brief(answer)} does not stand at character {start} of its context")
         spans = sentences(context, PROSE_END)
         own = next(at for at, (_, stop) in enumerate(spans) if start < stop)
         first, last = (0, len(spans)) if neighbours is None else (max(0, own - neighbours), own + neighbours + 1)
         lines = [(context[begin:stop].strip(), at == own) for at, (begin, stop) in enumerate(spans)][first:last]
-        asked = Asked(in_lines(lines), answer, f"Question: {question.strip()}", "Answer:", between="\n")
+        asked = Asked(in_lines(lines), told, f"Question: {question.strip()}", "Answer:", between="\n")
         template = f"paragraph {paragraphs.setdefault(context, len(paragraphs))}"
         return asked.instance(f"squad-{record.get('id', number)}", template, chat)
 

@@ -92,6 +92,8 @@ def test_squad_is_read_in_every_form_in_which_it_is_published(record: Any, tmp_p
     assert (one.answer, one.words("support"), one.words("gold")) == (" Rome", ["She moved to Rome in 1900."], ["Rome"])
     assert one.words("distractor") == ["Dr. Ada lived in Oslo.", "There she met Leo."]
     assert one.template == "paragraph 0" and one.words("eligible") == [one.text.partition("\nQuestion")[0]]
+    if record is FLAT:
+        assert [*published.squad([{**FLAT, "answer": "ROME"}])] == [*published.squad([FLAT])]
     (near,) = published.squad([record], neighbours=0)
     assert near.text.startswith("She moved") and "Leo" not in near.text and near.words("gold") == ["Rome"]
     (chat,) = published.squad([record], chat=True)

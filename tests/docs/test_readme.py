@@ -108,7 +108,9 @@ def test_every_option_it_names_exists(name: str) -> None:
 
 def test_scores_equal_those_of_peers_as_it_says() -> None:
     bound = re.search(r"give the same scores to \[(1e-\d+)\]\(benchmarks/PEERS.md\)", README)
-    rows = re.findall(r"^\|.*\| (\d+e-\d+) \| [\d.]+ \|(?: [^|]* \|)?$", (ROOT / "benchmarks/PEERS.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\|.*\| (\d+e-\d+) \| [\d.]+ \|(?: [^|]* \|)?$", (ROOT / "benchmarks/PEERS.md").read_text(), re.MULTILINE
+    )
     assert bound and len(rows) > 5
     assert max(map(float, rows)) <= float(bound[1])
 
