@@ -31,6 +31,8 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale, check_scale
 
 How: TypeAlias = Literal["edge_patch", "resid_patch", "input", "delete", "resample"]
+EDITS = ("delete", "resample")  # changes of the text
+DRAWS = 3  # of a resampled text
 Patterns: TypeAlias = Literal["frozen", "recomputed"]
 
 
@@ -57,15 +59,19 @@ def check_patch(
     check_mask("mask", mask)
     if (how == "resid_patch") != (layer is not None):
         raise ValueError(f"layer={layer!r} with how={how!r}: only how='resid_patch' has a layer, and needs one")
+    if how != "edge_patch" and patterns != "frozen":
+        raise ValueError(f"patterns={patterns!r} is for how='edge_patch', not for how={how!r}")
+    masked = isinstance(mask, Tensor) or mask != "zero"
+    if how in EDITS and (masked or reference is not None):
+        given = "mask=" if masked else "a reference"
+        raise ValueError(f"how={how!r} changes the text, and puts nothing in: leave {given} out")
     if how == "edge_patch" and patterns == "frozen":
         prediction.adapter.check_points(attention_names(prediction.adapter))
     if layer is not None:
         prediction.adapter.check_layer("layer", layer)
     if reference is None:
         return
-    if how in ("delete", "resample"):
-        raise ValueError(f"how={how!r} changes the text, and takes nothing from a reference: leave reference= out")
-    if isinstance(mask, Tensor) or mask != "zero":
+    if masked:
         raise ValueError("mask= and a reference both say what is put in: give only one")
     if reference.adapter.model is not prediction.adapter.model:
         raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
@@ -99,7 +105,7 @@ def effects(
     groups: Iterable[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
-    draws: int = 3,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Float[Tensor, "group"]:
     """Return ``g(clean) - g(patched)`` for each group of positions; above 0, the group supports the target.
@@ -130,8 +136,10 @@ def effects(
     check_scale(prediction.target, scale, "log_prob")
     n = len(prediction)
     members = group_members([[position] for position in range(n)] if groups is None else groups, n)
-    if how in ("delete", "resample"):
-        check_count("draws", draws)
+    check_count("draws", draws)
+    if how != "resample" and (draws, seed) != (DRAWS, 0):
+        raise ValueError(f"draws= and seed= are for how='resample', not for how={how!r}")
+    if how in EDITS:
         edited = deleted if how == "delete" else partial(resampled, draws=draws, seed=seed)
         effects = edited(prediction, members, scale, batch)
         check_finite(effects, lambda group, value: f"the effect of group {group} is {value}")

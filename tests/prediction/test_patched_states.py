@@ -300,7 +300,13 @@ def test_a_resampled_group_is_a_mean_of_runs_of_texts_that_the_model_writes(buil
 @pytest.mark.usefixtures("unchecked")
 def test_a_changed_text_takes_nothing_from_elsewhere() -> None:
     prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), TARGET)
-    with pytest.raises(ValueError, match="how='delete' changes the text, and takes nothing from a reference"):
+    with pytest.raises(ValueError, match="how='delete' changes the text, and puts nothing in: leave a reference out"):
         effects(prediction, how="delete", reference=prediction)
+    with pytest.raises(ValueError, match="how='resample' changes the text, and puts nothing in: leave mask= out"):
+        effects(prediction, how="resample", mask="mean")
+    with pytest.raises(ValueError, match="draws= and seed= are for how='resample', not for how='delete'"):
+        effects(prediction, how="delete", seed=1)
+    with pytest.raises(ValueError, match="patterns='recomputed' is for how='edge_patch', not for how='input'"):
+        effects(prediction, how="input", patterns="recomputed")
     with pytest.raises(ValueError, match="draws=0"):
         effects(prediction, how="resample", draws=0)
