@@ -113,7 +113,12 @@ class At2(WithBos):
 
     def _weights(self, prediction: Prediction) -> tuple[Float[Tensor, "layer head"], dict[str, str]]:
         """Return the weights, and a note if the weights were not fitted."""
+        equal = equal_weights(prediction.adapter)
         if isinstance(self.weights, Tensor):
+            if self.weights.shape != equal.shape:
+                raise ValueError(
+                    f"weights have the shape {tuple(self.weights.shape)}, not this model's {tuple(equal.shape)}"
+                )
             return self.weights, {}
         kept = HeadWeights.load(FITTED if self.weights is None else self.weights)
         if kept.belongs_to(prediction.adapter):
@@ -122,7 +127,7 @@ class At2(WithBos):
             raise ValueError(
                 f"weights={str(self.weights)!r} were fitted to another model, {kept.model!r}: fit them anew"
             )
-        return equal_weights(prediction.adapter), {"note": NOTE}
+        return equal, {"note": NOTE}
 
 
 def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:

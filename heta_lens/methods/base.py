@@ -241,10 +241,13 @@ def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
         raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")
 
 
+def is_pair(span: Any) -> bool:
+    return isinstance(span, list | tuple) and len(span) == 2 and all(map(is_whole, span))
+
+
 def check_range(name: str, span: Any) -> None:
     """Refuse values other than a pair (start, stop) of positions."""
-    pair = isinstance(span, list | tuple) and len(span) == 2 and all(map(is_whole, span))
-    if not (pair and 0 <= span[0] < span[1]):
+    if not (is_pair(span) and 0 <= span[0] < span[1]):
         raise ValueError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
 
 
@@ -252,9 +255,11 @@ def check_range(name: str, span: Any) -> None:
 def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
     """Return scores as a tensor; refuse anything but one finite number per token."""
     try:
+        if scores.is_complex() if isinstance(scores, Tensor) else np.iscomplexobj(scores):
+            raise TypeError
         values = scores if isinstance(scores, Tensor) else torch.as_tensor(np.asarray(scores, dtype=np.float64))
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
+        raise TypeError(f"{method} returned {brief(scores)}: return one real number per token") from None
     if values.shape != (len(prediction),):
         raise ValueError(
             f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.options import COUNT, AtLeast, check_token
 from heta_lens._util.python import warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import ONE_TOKEN, Scores, WithBatch, WithSeed, refuse_hooks
@@ -174,6 +174,8 @@ class Reagent(WithSeed, WithBatch):
                 replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator)
                 for probe, mask in zip(probes, masks, strict=True)
             ]
+            for token in torch.stack(contexts).aminmax():
+                check_token("replacer(ids, positions, generator)", int(token), prediction.adapter.vocabulary)
             return batches.map(read, torch.stack(contexts), len(prediction)).T
 
         clean = prediction.log_probs[target].exp().cpu().double()

@@ -139,6 +139,8 @@ class SeaCot(WithSeed, WithBatch):
             entailed = (said(encode(YES)) - said(encode(NO))).cpu().double().sigmoid()
         else:
             entailed = torch.tensor([float(self.entail(text, claimed)) for text in texts], dtype=torch.float64)
+            for probability in entailed.tolist():
+                AtLeast(0, most=1)("entail(explanation, claim)", probability)
         words_by_text = [content_words(text) for text in texts]
         shared = entailed.new_tensor([overlap(found, content_words(claimed)) for found in words_by_text])
         weights = (entailed + shared).softmax(0)

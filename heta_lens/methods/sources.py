@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from heta_lens._util.files import brief
 from heta_lens._util.text import END, members, sentences
-from heta_lens.methods.base import Scores, WithBatch, WithMask, check_range, refuse_hooks
+from heta_lens.methods.base import Scores, WithBatch, WithMask, is_pair, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction
@@ -26,8 +27,19 @@ Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
 
 
 def check_ranges(name: str, ranges: Any) -> None:
-    for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
-        check_range(name, span)
+    spans = ranges if isinstance(ranges, list | tuple) else [ranges]
+    if not all(is_pair(span) and 0 <= span[0] < span[1] for span in spans):
+        raise ValueError(f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)")
+
+
+def checked_spans(spans: Sequence[tuple[int, int]], length: int) -> Sequence[tuple[int, int]]:
+    """Refuse spans from a user's splitter that leave the text, or are out of order."""
+    end = 0
+    for span in spans:
+        if not (is_pair(span) and end <= span[0] <= span[1] <= length):
+            raise ValueError(f"splitter returned {brief(span)}: return (start, stop) in order, of {length} characters")
+        end = span[1]
+    return spans
 
 
 class Values(NamedTuple):
@@ -87,7 +99,7 @@ class WithSources(WithMask, WithBatch):
         if self.source == "token":
             return np.eye(len(ids), dtype=bool)[~fixed]
         text, spans = prediction.located
-        whole = members(text, spans, (self.splitter or sentences)(text), fixed)
+        whole = members(text, spans, checked_spans((self.splitter or sentences)(text), len(text)), fixed)
         parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
         sources = np.array(parts, dtype=bool).reshape(-1, len(ids))
         finished = any(match.end() == len(text) for match in END.finditer(text))

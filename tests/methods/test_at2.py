@@ -64,6 +64,9 @@ def test_a_file_is_read_and_one_of_another_model_refused(tmp_path: Path) -> None
     other = zoo.bridge("llama", n_layers=3)
     with pytest.raises(ValueError, match="were fitted to another model"):
         At2(weights=file)(predict(other, zoo.prompt(other, N), 7))
+    for wrong in (weights, weights[:1, :1]):
+        with pytest.raises(ValueError, match=r"weights have the shape .*, not this model's \(3, 4\)"):
+            At2(weights=wrong)(predict(other, zoo.prompt(other, N), 7))
 
 
 def test_the_demo_model_has_its_own() -> None:

@@ -132,7 +132,10 @@ def test_scores_of_a_function_are_signed_where_one_is_below_0(sign: int, signed:
         ([1.0, float("nan"), 1.0, 1.0, 1.0, 1.0], "the score is nan at position 1, token"),
         ([1.0, 2.0], "returned scores of shape \\(2,\\) for 6 tokens: return one number per token"),
         (np.ones((6, 2)), "returned scores of shape \\(6, 2\\) for 6 tokens"),
-        ("scores", "returned 'scores': return one number per token"),
+        ("scores", "returned 'scores': return one real number per token"),
+        ([1j] * 6, "return one real number per token"),
+        (np.full(6, 1j), "return one real number per token"),
+        (torch.full((6,), 1j), "return one real number per token"),
         (None, "returned"),
     ],
 )

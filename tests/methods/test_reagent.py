@@ -109,6 +109,11 @@ def test_a_replacer_is_one_of_ours_or_a_function() -> None:
     for wrong in ("bert", 3):
         with pytest.raises(ValueError, match=f"replacer={wrong!r} is not one of unigram, lm, nor a function"):
             Reagent(replacer=wrong)
+    model = zoo.bridge("gpt2")
+    asked = predict(model, zoo.prompt(model, N), TARGET)
+    for token in (-1, model.cfg.d_vocab):
+        with pytest.raises(ValueError, match=rf"replacer\(.*\)={token} is not a token id of this model"):
+            Reagent(replacer=lambda ids, places, _, token=token: ids[places] * 0 + token)(asked)
 
 
 @ONE_EACH

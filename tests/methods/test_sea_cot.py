@@ -157,6 +157,9 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):
         with pytest.raises(ValueError, match=r"must have \{explanation\} and \{claim\} in it, each once"):
             SeaCot(entail=wrong)
+    for wrong in (-0.5, 70, float("nan")):
+        with pytest.raises(ValueError, match=rf"entail\(explanation, claim\)={float(wrong)} must be at "):
+            SeaCot(**SHORT | {"entail": lambda *_, wrong=wrong: wrong})(asked)
     monkeypatch.setattr("heta_lens.methods.sea_cot.YES", " No")
     with pytest.raises(ValueError, match="' No' and ' No' alike"):
         SeaCot(**SHORT)(asked)

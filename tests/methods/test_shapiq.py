@@ -94,6 +94,15 @@ def test_sentences_are_removed_from_the_ids() -> None:
     assert some.interactions[0].abs().max() == 0
 
 
+@ESTIMATOR
+def test_a_game_that_nothing_changes_has_values_of_0(estimator: Any) -> None:
+    model = zoo.bridge("gpt2")
+    for value in (0.0, 1.5):
+        asked = predict(model, zoo.prompt(model, 12), lambda logits, value=value: 0 * logits[..., 0] + value)
+        found = Shapiq(source="token", samples=60, estimator=estimator)(asked)
+        assert not found.scores.any() and not found.diagnostics["exact"]
+
+
 @pytest.mark.parametrize(("options", "least"), [({}, 22), ({"estimator": "proxy_spex"}, 40)])
 def test_too_few_samples_are_refused(options: Any, least: int) -> None:
     model = zoo.bridge("gpt2")

@@ -283,6 +283,20 @@ def test_sentences_are_what_a_splitter_finds(tmp_path: Any) -> None:
     assert "halves" in again.title
 
 
+@pytest.mark.parametrize("spans", [[(0, 5), (3, 9)], [(0, 5), (5, 500)], [(4, 9), (0, 4)], ["The cat"], [(0, 1, 2)]])
+@pytest.mark.usefixtures("unchecked")
+def test_spans_of_a_splitter_are_in_order_and_in_the_text(spans: Any) -> None:
+    with pytest.raises(ValueError, match=r"splitter returned .*: return \(start, stop\) in order, of \d+ characters"):
+        found(zoo.bridge("gpt2"), ContextCite(splitter=lambda _: spans), ids_of())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_query_is_ranges() -> None:
+    for wrong in ((0, 5), 5, ((5, 3),)):
+        with pytest.raises(ValueError, match=r"query=.* must be pairs .*, such as \(\(0, 5\),\)"):
+            ContextCite(query=wrong)
+
+
 def test_what_leaves_no_source_is_refused() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=rf"query=\(\(0, {N}\),\) leaves no source: none of the {N} tokens"):
