@@ -269,9 +269,9 @@ def check_names(method: type, given: Iterable[str]) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- options and objects
-def keywords(given: Iterable[str]) -> dict[str, Any]:
-    """Read ``["probes=20", "support=row"]``: Python values, and anything else as text."""
-    values: dict[str, Any] = {}
+def assignments(given: Iterable[str]) -> dict[str, str]:
+    """Read ``["probes=20", "support=row"]`` as names and texts."""
+    values: dict[str, str] = {}
     for option in given:
         name, equals, value = option.partition("=")
         if not (name.isidentifier() and equals and value):
@@ -279,7 +279,14 @@ def keywords(given: Iterable[str]) -> dict[str, Any]:
         if name in values:
             raise ValueError(f"option {name!r} is given twice: give it once, as {name}={brief(value)[1:-1]}")
         values[name] = value
-        with suppress(ValueError, SyntaxError):
+    return values
+
+
+def keywords(given: Iterable[str]) -> dict[str, Any]:
+    """Read ``["probes=20", "support=row"]``: Python values, and anything else as text."""
+    values: dict[str, Any] = assignments(given)
+    for name, value in values.items():
+        with suppress(ValueError, SyntaxError, TypeError):  # unhashable, as in "{{}}"
             values[name] = literal_eval(value)
     return values
 

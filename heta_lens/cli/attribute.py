@@ -82,7 +82,7 @@ def attribute_prompts(
     The prompts are those of a file, a data set or a suite.
     """
     out = out.expanduser()
-    from heta_lens._util.options import keywords
+    from heta_lens._util.options import assignments
     from heta_lens.evaluation.run_database import RUN
     from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.model.loading import load_model
@@ -93,7 +93,7 @@ def attribute_prompts(
         source,
         flags.listed(methods, ["heta"]),
         out=out,
-        fields={name: str(column) for name, column in keywords(field or []).items()},
+        fields=assignments(field or []),
         path=suite.path,
         split=suite.split,
         limit=suite.limit or (100 if source == "recall" else None),

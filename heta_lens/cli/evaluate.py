@@ -203,10 +203,10 @@ def reproduce_table(
 
     It has the same rows and columns, and the printed figures beside ours.
     """
-    from heta_lens._util.options import keywords
+    from heta_lens._util.options import assignments, keywords
     from heta_lens.evaluation.reproduce import reproduce
 
-    paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
+    paths, options = assignments(path or []), keywords(option or [])
     prompts: Any = {"paths": paths, "limit": limit, "seed": seed, "options": options}
     run: Any = {"load_options": loading.options(), "retry_failed": retry_failed, "progress": not quiet()}
     written = reproduce(table, quick=quick, model=model, out=out, **prompts, **run)

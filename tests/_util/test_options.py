@@ -17,6 +17,7 @@ from helpers.asking import cache_of
 from heta_lens import METHODS
 from heta_lens._util.options import (
     AtLeast,
+    assignments,
     check_choice,
     check_names,
     check_options,
@@ -92,6 +93,7 @@ WITHOUT_EFFECT = [
     ("heta", {"variant": "gs", "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='gs' (which uses one grad"),
     ("heta", {"variant": "lr", "rank": 2, "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='lr'"),
     ("heta", {"variant": "transition_only", "balance": "sum"}, "balance='sum' has no effect with variant='transition"),
+    ("heta", {"variant": "gs", "beta": 0}, "variant='gs' has no effect with beta=0 (which leaves no curvature to"),
     ("heta", {"beta": 0, "support": "row"}, "support='row' has no effect with variant='full' and beta=0"),
     ("heta", {"variant": "transition_only", "kl": "js"}, "kl='js' has no effect with variant='transition_only'"),
     ("heta", {"norm": "entrywise", "probes": 3}, "probes=3 has no effect with norm='entrywise' (which is exact)"),
@@ -126,6 +128,12 @@ def test_an_option_without_effect_is_accepted_warned_of_once_and_named(
 def test_what_names_no_option_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match="is not of the form NAME=VALUE, like probes=20"):
         keywords([written])
+
+
+def test_what_is_no_python_value_is_text() -> None:
+    written = ["x=2", "y={{}}", "z=1_0"]
+    assert keywords(written) == {"x": 2, "y": "{{}}", "z": 10}
+    assert assignments(written) == {"x": "2", "y": "{{}}", "z": "1_0"}
 
 
 def test_an_option_that_is_given_twice_is_refused() -> None:

@@ -24,7 +24,8 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
     if not isinstance(options, HetaOptions):
         work = options.work(longest)
         return work, work.worth * len(longest)
-    work, positions = Work(2 if options.checkpoint else 1), float(len(longest))  # one for what enters the blocks
+    checkpoint = getattr(options.estimator, "checkpoint", False)
+    work, positions = Work(2 if checkpoint else 1), float(len(longest))  # one for what enters the blocks
     clean = 2 if options.combine == "geometric" else 0  # copies in each group, to measure the floor of the information
     for window, length, calls in runs_of(options, longest):
         for group in window.by_start(window.scored, MASKED) if options.weights[1] else ():
@@ -46,7 +47,7 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
             for start, hvps in products_by_start.items():
                 positions += (GRAPH * products.rounds + PRODUCT * hvps) * (length - start)
             positions += GRAPH * products.bounds * length
-            if options.checkpoint:  # every batch runs all blocks twice more
+            if checkpoint:  # every batch runs all blocks twice more
                 again = 2 * ceil(products.hvps / product_batches(options, [window]).of(length))
                 work, positions = work + Work(again, again), positions + GRAPH * again * length
     return work, positions

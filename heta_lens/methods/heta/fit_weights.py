@@ -51,7 +51,7 @@ class Fit:
     def heta(self) -> Heta:
         """The fitted method, with the fitted weights."""
         if self.beta == self.gamma == 0:
-            raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
+            raise ValueError("both weights came out as 0: no score is nearer to what masking does; fit to others")
         return self.method.changed(beta=self.beta, gamma=self.gamma)
 
 
@@ -96,7 +96,7 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
     if errors["fitted"] > errors[best]:
         warn(
             f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {best!r} by "
-            f"{errors[best]:.3g}: keep β = γ, or fit to more predictions"
+            f"{errors[best]:.3g}: keep the weights you had, or fit to more predictions"
         )
 
 

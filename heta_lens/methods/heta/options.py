@@ -110,7 +110,7 @@ class HetaOptions(Options):
     mask: Masking = "zero"
     kl: Direction = "orig_masked"
     interactions: bool = False
-    tolerance: Annotated[float | int | None, AtLeast(0)] = None
+    tolerance: Annotated[float | int | None, AtLeast(1e-9)] = None
     prune: Annotated[float | int, AtLeast(0)] = 0.0
     checkpoint: bool = False
     seed: Seed = 0
@@ -175,6 +175,8 @@ class HetaOptions(Options):
         no_curvature = f"variant={self.variant!r} ({why}){zero}" if why else because
         of_curvature = CURVATURE_OPTIONS - (recipe.reads if beta else set())
         unused = dict.fromkeys(of_curvature, no_curvature)
+        if not beta and recipe.weights is None and recipe.estimator is not ProbedHessian and not recipe.windowed:
+            unused["variant"] = "beta=0 (which leaves no curvature to approximate)"
         if recipe.weights is not None:
             unused |= dict.fromkeys(("beta", "gamma"), because)
         if not recipe.windowed:
@@ -221,6 +223,8 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
         yield f"variant={o.variant!r} needs layers=, how many of the last layers to differentiate"
     if o.weights == (0, 0) and o.recipe.weights is None:
         yield "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'"
+    if o.weights == (0, 0) and o.recipe.gate != "flow":
+        yield f"gate={o.gate!r} gives every token the same score in variant={o.variant!r}, the gate alone: leave it out"
     if o.combine == "geometric" and not all(o.weights):
         yield (
             f"combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by "

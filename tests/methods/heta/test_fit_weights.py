@@ -154,7 +154,7 @@ def test_weights_that_are_worse_than_something_simpler_are_warned_of(
 ) -> None:
     errors = dict.fromkeys(("half_scaled", "curvature", "information", "nothing"), 0.75) | {"fitted": 0.5, best: 0.25}
     monkeypatch.setattr(heta_lens.methods.heta.fit_weights, "FEW", 0)
-    with pytest.warns(UserWarning, match=f"off by 0.5 nats, and '{best}' by 0.25: keep β = γ"):
+    with pytest.warns(UserWarning, match=f"off by 0.5 nats, and '{best}' by 0.25: keep the weights you had, or"):
         heta_lens.methods.heta.fit_weights._warn_of_doubts(pd.DataFrame({"error": errors}), 3)
 
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, estimate, explain
+from helpers.asking import cache_of, estimate, explain, predict
+from heta_lens import Heta
+from heta_lens._util.python import quietly
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.methods.registry import METHODS
@@ -51,6 +53,14 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
     assert (expected.forwards, expected.hvps) == (found["forwards"] + spare, found["hvps"])
     assert expected.tokens == N and expected.seconds >= 0 and expected.memory > 0 and expected.runs >= 1
     assert expected.options == options
+
+
+def test_blocks_at_a_time_cost_nothing_where_nothing_is_probed() -> None:
+    model = zoo.bridge("gpt2")
+    asked = predict(model, zoo.prompt(model, N), 7)
+    for options in ({"variant": "gs"}, {"variant": "kl_only"}, {"beta": 0}):
+        unused = quietly(lambda options=options: Heta(**options, checkpoint=True))
+        assert unused.work(asked) == Heta(**options).work(asked)
 
 
 @dataclass
