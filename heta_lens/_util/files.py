@@ -25,9 +25,10 @@ def brief(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ reading
 def regular_file(path: str | PathLike[str], missing: str = "") -> Path:
-    """Return the path of a file, not of a folder or a pipe; ``missing`` is the message without such a file."""
+    """Return the path of a file; refuse others, with the message ``missing`` if one is given."""
     if not os.path.isfile(path):
-        raise FileNotFoundError(missing or f"there is no file {path}")
+        what = f"{path} is a folder or a pipe: name a file" if os.path.exists(path) else f"there is no file {path}"
+        raise FileNotFoundError(missing or what)
     return Path(path)
 
 

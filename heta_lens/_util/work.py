@@ -115,7 +115,8 @@ class Lines(Bars):
         self.said = now
         weights = [1 if task.description == "forwards" else 2 for task in self.tasks]
         done = sum(weight * task.completed for weight, task in zip(weights, self.tasks, strict=True))
-        whole = sum(weight * (task.total or 0) for weight, task in zip(weights, self.tasks, strict=True))
+        expected = sum(weight * (task.total or 0) for weight, task in zip(weights, self.tasks, strict=True))
+        whole = max(done, expected)  # more may run
         left = timedelta(seconds=round((now - self.begun) * (whole - done) / done)) if done else "unknown"
         self.console.print(f"{done / whole:.0%} done, about {left} left", highlight=False, soft_wrap=True)
 
@@ -135,7 +136,7 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
     console, bars = Console(file=sys.stderr), None
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     drawn = watched if show is None else show
-    if drawn or (show is None and in_lines.get()):
+    if any(expected.values()) and (drawn or (show is None and in_lines.get())):
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
         bars = (Bars if drawn else Lines)(*columns, console=console, transient=console.is_terminal)
         for kind, total in expected.items():

@@ -30,7 +30,7 @@ from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, note, q
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.page import heat
-from heta_lens.prediction.cache import Activations, Tokens
+from heta_lens.prediction.cache import Activations, Tokens, check_causal
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, values_put
 from heta_lens.prediction.prediction import Prediction
@@ -397,6 +397,7 @@ def swap_values(
     adapter.check_layer("layer", layer)
     with changing(adapter.model):
         prediction, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
+        check_causal(adapter, given)  # with positions left out, others would be swapped
         shorter = min(len(prediction), len(given[EMBED]))
         places = chosen_positions("positions", positions, shorter, "that both prompts have")
         with values_put(prediction, places, given[values_name(layer)][places], layer):

@@ -34,8 +34,10 @@ def test_another_encoding_is_named_with_its_line(raw: bytes, message: str) -> No
 
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe", tmp_path / "nothing"):
-        with pytest.raises(FileNotFoundError, match=f"there is no file {path}"):
+    with pytest.raises(FileNotFoundError, match=f"there is no file {tmp_path / 'nothing'}"):
+        regular_file(tmp_path / "nothing")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(FileNotFoundError, match=f"{path} is a folder or a pipe: name a file"):
             regular_file(path)
     with pytest.raises(FileNotFoundError, match="no records yet"):
         regular_file(tmp_path / "nothing", missing="no records yet")

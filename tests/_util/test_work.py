@@ -94,6 +94,21 @@ def test_a_command_says_in_lines_what_is_done_and_left_where_no_bar_can_be_drawn
     assert said == {False: "", True: "50% done, about 0:00:00 left\n"}
 
 
+@pytest.mark.parametrize(("expected", "said"), [({"hvps": 0}, ""), ({"hvps": 1}, "100% done, about 0:00:00 left\n")])
+def test_lines_say_no_more_than_all_of_what_was_expected(
+    expected: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "EVERY", 0.01)
+    before, stream = module.in_lines.set(True), io.StringIO()
+    with redirect_stderr(stream), working(expected, None):
+        count("hvps", 0)
+        sleep(0.02)
+        count("hvps", 2)
+    module.in_lines.reset(before)
+    assert stream.getvalue() == said
+
+
 def fail_while_working() -> None:
     with working({"hvps": 2}, True):
         count("hvps", 1)

@@ -66,6 +66,17 @@ def test_a_swap_ends_whatever_happens_under_it(build: Callable[[], Any]) -> None
         assert "hook_embed" in cache
 
 
+def test_values_of_some_positions_only_are_refused() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    some = model.run_with_cache(ids, pos_slice=slice(2, None))[1]
+    with (
+        pytest.raises(ValueError, match="holds 4 of the prompt's 6 positions: it was taken with pos_slice="),
+        swap_values(some, cache_of(model, ids), 0, [1], tokens=ids),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("layer", "places", "message"),
     [
