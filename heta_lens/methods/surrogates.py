@@ -182,7 +182,7 @@ class ContextCite(WithSources, WithSeed):
         first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
         masks = official_masks(first, count + self.held_out, len(sources), self.keep)
         values = coalitions.worths(sources, masks, self.coalitions(prediction, self.scale))
-        linear = coalitions.lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
+        linear = coalitions.lasso(masks[:count], values[:count], self.penalty)
         facts = {
             "intercept": linear.intercept,
             "fit": coalitions.explained(linear(masks[:count]), values[:count]),

@@ -180,26 +180,19 @@ def ridge(
 
 
 def lasso(
-    masks: Bool[np.ndarray, "sample player"],
-    values: Float[np.ndarray, "sample"],
-    weights: Float[np.ndarray, "sample"],
-    penalty: float | int,
-    *,
-    standardised: bool = False,
+    masks: Bool[np.ndarray, "sample player"], values: Float[np.ndarray, "sample"], penalty: float | int
 ) -> Linear:
-    """Minimise ``½ · weighted mean of (value - fit)² + penalty · ‖coefficients‖₁``; the intercept is free.
+    """Minimise ``½ · mean of (value - fit)² + penalty · ‖coefficients‖₁``; the intercept is free.
 
-    ``standardised``: the penalty is on the coefficients of columns with mean 0 and deviation 1.
+    The penalty is on the coefficients of columns with mean 0 and deviation 1.
     """
     if not penalty:
-        return ridge(masks, values, weights, 0)
-    share = weights / weights.sum()
-    centre = share @ masks if standardised else np.zeros(masks.shape[1])
-    spread = np.sqrt(share @ (masks - centre) ** 2) if standardised else np.ones(masks.shape[1])
+        return ridge(masks, values, np.ones(len(values)), 0)
+    centre, spread = masks.mean(0), masks.std(0)
     spread[spread == 0] = 1.0
     lasso = extra("sklearn.linear_model", "a LASSO fit").Lasso
     model = lasso(alpha=float(penalty), tol=1e-10, max_iter=100_000, random_state=0)  # None uses numpy's global state
-    model.fit((masks - centre) / spread, values, sample_weight=weights)
+    model.fit((masks - centre) / spread, values)
     coefficients = model.coef_ / spread
     return Linear(coefficients, float(model.intercept_ - centre @ coefficients))
 

@@ -75,7 +75,7 @@ FITS = pytest.mark.parametrize(
 @pytest.mark.usefixtures("exactly")
 def test_the_same_line_is_fitted(samples: int, sources: int, keep: float, penalty: float) -> None:
     masks, values = drawn(samples, sources, keep)
-    found = lasso(masks, values, np.ones(samples), penalty, standardised=True)
+    found = lasso(masks, values, penalty)
     weights, intercept = solver.LassoRegression(penalty).fit(masks, values, 1)
     assert found.weights == pytest.approx(weights, rel=1e-7, abs=1e-9)
     assert found.intercept == pytest.approx(intercept, rel=1e-7)
@@ -84,7 +84,7 @@ def test_the_same_line_is_fitted(samples: int, sources: int, keep: float, penalt
 @pytest.mark.parametrize(("samples", "sources"), [(64, 3), (64, 20), (400, 60)])
 def test_their_line_as_it_comes_is_as_near_as_they_fit_it(samples: int, sources: int) -> None:
     masks, values = drawn(samples, sources, 0.5)
-    found = lasso(masks, values, np.ones(samples), 0.01, standardised=True)
+    found = lasso(masks, values, 0.01)
     weights, intercept = solver.LassoRegression().fit(masks, values, 1)
     assert np.abs(found.weights - weights).max() < 1e-3 * np.abs(weights).max()
     assert found.intercept == pytest.approx(intercept, rel=1e-3)
