@@ -281,7 +281,7 @@ class Attribution(Result):
 
         ``template=True`` removes every token that a chat template wrote. Lists and views hide special tokens anyway.
         """
-        wanted = torch.tensor([*positions], dtype=self.positions.dtype)
+        wanted = torch.as_tensor([*positions])
         if unknown := wanted[~torch.isin(wanted, self.positions)].tolist():
             raise ValueError(f"positions={unknown} are not in this attribution")
         if template:

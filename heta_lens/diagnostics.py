@@ -43,7 +43,6 @@ class Diagnostics(Mapping[str, Any]):
     target_log_prob: float | tuple[float, ...] | None = None
     target_rank: int | tuple[int, ...] | None = None
     target_value: float | None = None
-    target_members: Sequence[Mapping[str, Any]] | None = None
     unknown: Sequence[int] | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None

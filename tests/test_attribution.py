@@ -91,6 +91,8 @@ def test_what_stays_keeps_its_scores_parts_and_standard_errors():
     assert "balanced" not in shown.diagnostics
     assert shown.standard_errors["information"] is None
     assert shown.diagnostics["sink_mass"] == whole.diagnostics["sink_mass"]
+    with pytest.raises(ValueError, match=r"positions=\[1.\d+\] are not in this attribution"):
+        whole.without([1.75])  # type: ignore[list-item]
 
 
 def test_what_a_chat_template_wrote_can_be_left_out():

@@ -17,19 +17,8 @@ if TYPE_CHECKING:
     from heta_lens.evaluation.report import document
 
 SUITES = (
-    *(
-        "recall",
-        "curated",
-        "longra",
-        "tellmewhy",
-        "wikibio",
-        "jsonl",
-        "key_value",
-        "in_context_qa",
-        "needle",
-        "two_hop",
-    ),
-    *("variable_tracking", "ioi", "agreement", "squad", "known_facts"),
+    *("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl", "key_value", "in_context_qa", "needle"),
+    *("two_hop", "variable_tracking", "ioi", "agreement", "squad", "known_facts"),
 )
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = (

@@ -69,7 +69,10 @@ class SuiteFlags:
         """Return the options of the suite as keywords."""
         from heta_lens._util.options import keywords
 
-        return keywords(self.option or [])
+        options = keywords(self.option or [])
+        for name in options.keys() & vars(self).keys():
+            raise ValueError(f"-o {name}={options[name]} is no option of a suite: give --{name} {options[name]}")
+        return options
 
 
 MAPS = {"device_map", "max_memory", "quantization_config"}

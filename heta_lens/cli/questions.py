@@ -81,7 +81,10 @@ class TargetFlags:
         if self.target_function is not None:
             from heta_lens._util.options import named_object
 
-            return Question(named_object(self.target_function), self.position)
+            function = named_object(self.target_function)
+            if not callable(function):
+                raise ValueError(f"--target-function {self.target_function} is {function!r}, which is no function")
+            return Question(function, self.position)
         target, against = (_side(given) for given in (self.target, self.against))
         return Question(target if against is None else (target, against), self.position)
 

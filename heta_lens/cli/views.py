@@ -15,7 +15,7 @@ from rich.text import Text
 from typer import Option
 
 from heta_lens.cli.app import add, note, say, show
-from heta_lens.cli.flags import used
+from heta_lens.cli.flags import given, used
 from heta_lens.cli.questions import Explained
 
 if TYPE_CHECKING:
@@ -188,14 +188,22 @@ class Saved:
 
 def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | None = None) -> list[Saved]:
     """Read the results of files; ``prompt`` and ``method`` choose among the scores of many prompts."""
+    if not any(map(_is_run, paths)):
+        for name, value in given(prompt=prompt, method=method).items():
+            raise ValueError(f"--{name} {value} is for a folder or file of attribute-dataset: leave it out")
     return [result for path in paths for result in _read_file(path.expanduser(), prompt, method)]
 
 
-def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
+def _is_run(path: Path) -> bool:
     from heta_lens.evaluation.run_database import RUN
+
+    return path.name == RUN or path.expanduser().is_dir()
+
+
+def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
     from heta_lens.evaluation.saved_scores import load_scores
 
-    if not (path.is_dir() or path.name == RUN):
+    if not _is_run(path):
         return [Saved(path, str(path), load_result(path))]
     scores = load_scores(path).of(prompt=prompt, method=method)
     if len(scores) > MOST:

@@ -173,7 +173,7 @@ def fit_at2(
             measured.append(ablations(prediction, mask, samples, keep, generator))
             work.advance("predictions", 1)
     if adapter is None or len(measured) < 2:
-        raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
+        raise ValueError(f"weights are fitted to two predictions or more, not to {len(measured)}: give more (--limit)")
     features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
     fit, start = partial(minimised, steps=steps, seed=seed), equal_weights(adapter)
     held = torch.arange(len(features)) % FOLDS == min(FOLDS, len(features)) - 1

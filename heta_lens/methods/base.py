@@ -314,20 +314,14 @@ def target_facts(prediction: Prediction) -> dict[str, Any]:
         return {"target_value": float(prediction.value)}
     ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.adapter.tokenizer.write
     facts: dict[str, Any] = {"target_token": (), "target_log_prob": (), "target_rank": ()}
-    named: list[int] = []
     for side in sides(prediction.target):
         tokens = members(side)
-        if isinstance(side, frozenset):  # which has no text of its own
-            named += tokens
+        # A set has no text of its own.
         facts["target_token"] += ("" if isinstance(side, frozenset) else write(side, ids),)
         facts["target_log_prob"] += (float(joint_logit(log_probs, side)),)
         facts["target_rank"] += (int((log_probs > log_probs[tokens].max()).sum()) + 1,)
     if not isinstance(prediction.target, tuple):
         facts = dict(zip(facts, next(zip(*facts.values(), strict=True)), strict=True))
-    if named:
-        facts["target_members"] = [
-            {"id": token, "text": write(token, ids), "log_prob": float(log_probs[token])} for token in named
-        ]
     return facts
 
 

@@ -400,9 +400,10 @@ class ModelAdapter:
         return index(layer)
 
     def check_points(self, names: Iterable[str]) -> None:
-        """Refuse hook points missing from the model."""
+        """Refuse hook points missing from the model, or never reached: one without MLPs has the points of MLPs."""
+        absent = "hook_mlp_out" if getattr(self.model.cfg, "attn_only", False) else ()
         for name in names:
-            if name not in self.points:
+            if name not in self.points or name.endswith(absent):
                 raise ValueError(f"this {type(self.model).__name__} has no {name}, where this would be put in")
 
 

@@ -103,8 +103,8 @@ def check_folder(folder: Path) -> None:
     for name, kind in (("config.json", "model"), ("tokenizer_config.json", "tokenizer"), ("*.safetensors", "model")):
         if not any(folder.glob(name)):
             raise ValueError(
-                f"the folder {str(folder)!r} has no {name}: save it there with {kind}.save_pretrained(...); pickles, "
-                "which can run code, are not read"
+                f"the folder {str(folder)!r} has no {name}: {kind}.save_pretrained({str(folder)!r}) writes it (weights "
+                "are not read from pickles, which can run code)"
             )
 
 
@@ -120,11 +120,13 @@ def first_sentence(error: BaseException) -> str:
 Read = TypeVar("Read")
 
 
-def folder_of(name: str, kind: str) -> Path | None:
+def folder_of(name: str, kind: str, revision: str | None = None) -> Path | None:
     """Return an existing folder or file, or None for a name on the hub; refuse paths that do not exist."""
     path = Path(name).expanduser()
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists")
+    if revision is not None and path.exists():
+        raise ValueError(f"revision={revision!r} is of a {kind} on the hub, and {name!r} is here: leave it out")
     return path if path.exists() else None
 
 

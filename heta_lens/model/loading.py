@@ -48,8 +48,13 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 # --------------------------------------------------------------------------------------------------------- the options
 def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options of `load_model` in the form of the libraries."""
-    given = {name: value for name, value in options.items() if value is not None}
+    """Return the given options of `load_model` in the form of the libraries, without one device, the default."""
+    given = {name: value for name, value in options.items() if value is not None and (name, value) != ("n_devices", 1)}
+    for name in ("device", "device_map") if "n_devices" in given else ():
+        if name in given:
+            raise ValueError(f"n_devices={given['n_devices']} and {name}={given[name]!r} both say where: give one")
+    if "max_memory" in given and not (isinstance(given.get("device_map"), str) or "n_devices" in given):
+        raise ValueError("max_memory= is for a split that is not written out: give device_map='auto' or n_devices= too")
     if "dtype" in given:
         given["dtype"] = _dtype(given["dtype"])
     if "quantization_config" in given:
@@ -82,7 +87,8 @@ def quantisation(config: Any) -> Any:
 def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
     """Return the checkpoint's dtype on a GPU, and float32 on a CPU, where half precision is slow."""
     places = given.get("device_map")
-    devices = places.values() if isinstance(places, Mapping) else [given.get("device") or get_device()]
+    one = "cpu" if places == "cpu" else given.get("device") or get_device()
+    devices = places.values() if isinstance(places, Mapping) else [one]
     on_cpu = "n_devices" not in given and {*map(str, devices)} <= {"cpu", "disk"}
     if saved is None or saved.itemsize >= 4 or not on_cpu:
         return saved or torch.float32
@@ -178,7 +184,7 @@ def load_model(
     file = gguf_path(place, given.pop("gguf_file", None))
     if file is not None:
         return _from_gguf(file, given)
-    local = folder_of(place, "model")
+    local = folder_of(place, "model", revision)
     if local is not None:
         check_folder(local)
     return read_from(place, "model", local, lambda path: _booted(path, given))
@@ -292,7 +298,7 @@ def absent_model(
     if not isinstance(config, PretrainedConfig):
         name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config).removesuffix("config.json")
         hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-        local = folder_of(name, "configuration")
+        local = folder_of(name, "configuration", revision)
         config = read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(

@@ -60,6 +60,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     removed = known.left_out or 0
     unknown = ", ".join(map(str, known.unknown or ()))
     shares = known.share or {}
+    terms = [f"{percent(part)} {name}" for name, part in shares.items()]
     told = len(shares) > 1 and not any(map(isnan, shares.values()))
     unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
     possible = [
@@ -68,7 +69,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
-        "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in shares.items()) if told else "",
+        f"the {'whole ' * bool(removed)}score is {', '.join(terms)}" if told else "",
         _unfinished_integral(attribution),
         _most_against(attribution),
         known.note,
@@ -136,5 +137,5 @@ def score_formula(attribution: Attribution) -> str:
     terms = [name if weight == 1 else f"{weight:.4g} × {name}" for name, weight in weights.items()]
     factor = f" × ({' + '.join(terms)})" if len(terms) > 1 else "".join(f" × {term}" for term in terms)
     balance = options.get("balance", "none")
-    divided = "" if balance == "none" else f", where balance={balance!r} divides each part by its {balance}"
+    divided = f", where balance={balance!r} divides each part by its {balance} in the context" * (balance != "none")
     return f"score = gate{factor}{divided}"

@@ -143,7 +143,8 @@ def _hidden_named(attribution: Attribution) -> str:
     """Return the hidden tokens as the subject of a sentence, with the verb."""
     hidden = attribution.hidden
     if bool((hidden & attribution.template).any()):
-        return "tokens of the chat template hold"
+        others = " and special tokens" if bool((hidden & ~attribution.template).any()) else ""
+        return f"tokens of the chat template{others} hold"
     if int(hidden.sum()) > 1:
         return "special tokens hold"
     kind = "first token, special" if bool(attribution.positions[hidden] == 0) else "special"

@@ -40,7 +40,7 @@
   for (const name in data.units) units[name] = floats(data.units[name].of);
   const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
   const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
-  const state = { view: data.compare ? "all" : 0, unit: data.by ?? "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
+  const state = { view: data.compare ? "all" : 0, unit: "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
 
   /** Of a span: for every target the scores of what came before it. */
   const unpacked = packed => {

@@ -245,14 +245,14 @@ def check_embeddings(
     if off.all():
         raise ValueError(
             "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since "
-            "the cache was taken, or cache.model is not the model it was taken from, or tokens= are those of another "
-            "prompt"
+            "the cache was taken, or cache.model is not the model it was taken from, or tokens=, if given, are those "
+            "of another prompt"
         )
     if off.any():
         first = int(off.nonzero()[0])
         raise ValueError(
-            f"tokens= do not match the cache: the embedding of token {int(ids[first])} at position {first} is not the "
-            "cached one"
+            f"the embedding of token {int(ids[first])} at position {first} is not the cached one: tokens=, if given, "
+            "do not match the cache, or the hooks on the model have changed since the cache was taken"
         )
 
 

@@ -87,6 +87,8 @@ def attention_names(adapter: ModelAdapter) -> list[str]:
 def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
     """Return the positions by group; refuse groups that are not lists of positions."""
     groups = [*groups]
+    if not groups:
+        raise ValueError("groups is empty: name at least one group, as in [[3, 4]]")
     members = torch.zeros(len(groups), n, dtype=torch.bool)
     for number, group in enumerate(groups):
         members[number, chosen_positions(f"group {number}", group, n, "of the context")] = True

@@ -150,7 +150,9 @@ def test_a_pair_of_logits_is_the_logit_difference_of_the_usual_idiom(build: Call
 def test_grids_equal_one_run_a_cell_on_models_of_other_kinds(build: Callable[..., Any], what: str) -> None:
     model = build()
     if what == "mlp_out" and getattr(model.cfg, "attn_only", False):
-        pytest.skip("this model has no MLP")
+        with pytest.raises(ValueError, match=r"has no blocks\.0\.hook_mlp_out, where this would be put in"):
+            patched(model, what=what)
+        return
     found = patched(model, what=what)
     assert relative(found.values, by_runs(model, what)) < CLOSE
     clean, corrupted = prompts(model)
@@ -329,7 +331,7 @@ def test_prompts_and_attributions_that_do_not_match_are_refused() -> None:
     with pytest.raises(TypeError, match="expected an ActivationCache"):
         patch(cache, clean, TARGET)
     for wrong in ("tokens", "corrupted_tokens"):
-        with pytest.raises(ValueError, match=f"^{wrong}= do not match the cache"):
+        with pytest.raises(ValueError, match=f" {wrong}=, if given, do not match the cache"):
             patch(cache, cache, TARGET, **{wrong: prompts(model)[1]})
     with pytest.raises(ValueError, match="nothing was lost"):
         patch_in_order(cache, cache, scores, tokens=clean, corrupted_tokens=clean)

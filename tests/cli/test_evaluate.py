@@ -104,7 +104,7 @@ def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
     [
         (["p.txt"], "'p.txt' is no source of prompts"),
         (["recall", "--field", "text=x"], "has no effect: the suite is read by its own fields"),
-        (["recall", "-o", "limit=3"], "multiple values for keyword argument 'limit'"),
+        (["recall", "-o", "limit=3"], "-o limit=3 is no option of a suite: give --limit 3"),
         (["hf:/nowhere/at-all"], "the train split of /nowhere/at-all could not be read"),
     ],
 )

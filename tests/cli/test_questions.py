@@ -47,6 +47,7 @@ def test_targets(asking: dict[str, Any], target: Any) -> None:
         ({"against": ["a"]}, "--against goes with --target"),
         ({"target": ["a"], "target_function": "a:b"}, "--target and --target-function both say"),
         ({"target_function": "margin"}, "margin cannot be loaded"),
+        ({"target_function": "math:pi"}, "--target-function math:pi is 3.14.*, which is no function"),
         ({"target_function": "nowhere_at_all:x"}, "nowhere_at_all:x cannot be loaded: ModuleNotFoundError"),
     ],
     ids=str,

@@ -156,11 +156,10 @@ def attribution(count: int = 4) -> Attribution:
     )  # fmt: skip
 
 
-MEMBER = {"id": 7, "text": " x", "log_prob": -1.0}
 TARGETS: list[dict[str, Any]] = [
     {},
     {"target": frozenset((7, 9)), "target_text": "any of ' x', ' y'",
-     "diagnostics": Diagnostics.of({"target_log_prob": -1.0, "target_rank": 1, "target_members": [MEMBER]})},
+     "diagnostics": Diagnostics.of({"target_log_prob": -1.0, "target_rank": 1})},
     {"target": (frozenset((7, 9)), 3), "target_text": ("any of ' x', ' y'", " z"), "diagnostics": Diagnostics()},
     {"target": {"function": "margin"}, "target_text": "margin", "diagnostics": Diagnostics(target_value=0.5)},
 ]  # fmt: skip

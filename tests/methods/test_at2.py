@@ -144,7 +144,7 @@ def one(family: str = "gpt2") -> Any:
         ([], {"samples": 1}, ValueError, "samples=1"),
         ([], {"keep": 1.0}, ValueError, "keep=1.0 must be below 1"),
         ([], {"mask": "none"}, ValueError, "mask='none'"),
-        ([], {}, ValueError, "cannot be fitted to 0 predictions"),
+        ([], {}, ValueError, "to two predictions or more, not to 0: give more"),
         ([one, partial(one, "llama")], {}, ValueError, "predictions of one model"),
     ],
 )

@@ -201,12 +201,31 @@ def test_an_error_of_the_hub_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
         ({"quantization_config": "3bit"}, "quantization_config='3bit' is not 8bit or 4bit"),
         ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor a configuration"),
         ({"quantization_config": {"quant_method": "none"}}, "Unknown quantization type"),
+        ({"n_devices": 2, "device_map": "auto"}, "n_devices=2 and device_map='auto' both say where: give one"),
+        (
+            {"n_devices": 1, "max_memory": {0: "1GB"}},
+            "max_memory= is for a split that is not written out: give device_",
+        ),
+        ({"device_map": {"": "cpu"}, "max_memory": {0: "1GB"}}, "give device_map='auto' or n_devices= too"),
     ],
     ids=str,
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         boot_options(options)
+
+
+@pytest.mark.parametrize("places", [{"device_map": "cpu"}, {"device": "cpu", "n_devices": 1}], ids=str)
+def test_a_model_on_the_cpu_is_in_single_precision(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "get_device", lambda: torch.device("cuda"))
+    with pytest.warns(UserWarning, match="saved in bfloat16 and loaded in float32"):
+        assert loading.default_dtype("m", boot_options(places), torch.bfloat16) == torch.float32
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
+    for load in (absent_model, heta_lens.load_model):
+        with pytest.raises(ValueError, match=f"revision='main' is of a .* on the hub, and '{tmp_path}' is here"):
+            load(str(tmp_path), revision="main")
 
 
 def test_other_devices_and_options_are_refused() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import explain
-from helpers.attributions import SCORES, attribution, double, uncertain
+from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.attribution_text import score_formula
@@ -76,6 +76,12 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
     assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
 
 
+def test_the_shares_of_parts_are_of_all_tokens() -> None:
+    made = attribution(diagnostics=Diagnostics.of({"share": {"curvature": 0.25, "information": 0.75}}))
+    assert "the score is 25.0% curvature, 75.0% information" in made.notes
+    assert "the whole score is 25.0% curvature, 75.0% information" in made.without([1]).notes
+
+
 # ------------------------------------------------------------------------------------ special tokens, first and last
 ORDINARY = ["The", " cat", " sat"]
 
@@ -107,6 +113,13 @@ def test_one_line_says_what_special_tokens_and_a_first_word_hold(tokens: list[st
     assert not said or made.notes[0] == said
 
 
+def test_special_tokens_in_a_message_are_named_beside_the_template() -> None:
+    special = torch.tensor([True, False, False, True, True, False])
+    said = "tokens of the chat template{} hold {} of the score"
+    assert share_note(of_chat()) == said.format("", "57%")
+    assert share_note(of_chat(special=special)) == said.format(" and special tokens", "73%")
+
+
 # -------------------------------------------------------------------------------------------------------- score formula
 NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
 
@@ -133,7 +146,7 @@ def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
             (
                 {"balance": balance},
                 r"score = gate × \(0.5 × curvature \+ 0.5 × information\), "
-                rf"where balance='{balance}' divides each part by its {balance}",
+                rf"where balance='{balance}' divides each part by its {balance} in the context",
             )
             for balance in ("sum", "max")
         ),

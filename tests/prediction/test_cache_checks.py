@@ -69,7 +69,7 @@ REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]
     "rolled tokens": (
         cache_of,
         {"tokens": zoo.prompt(zoo.bridge("gpt2"), N).roll(1)},
-        ["tokens= are those of another prompt"],
+        ["tokens=, if given, are those of another prompt"],
     ),
     "another model": (
         lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, other_weights()),
@@ -79,7 +79,7 @@ REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]
     "one wrong token": (
         lambda model, ids: cache_of(model, ids[:, :1]),
         {"tokens": [9]},
-        ["tokens= are those of another prompt"],
+        ["tokens=, if given, are those of another prompt"],
     ),
 }
 
@@ -88,6 +88,17 @@ REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]
 def test_a_refusal_gives_the_true_reason_and_the_way_out(situation: str, ids: Tensor) -> None:
     make, options, words = REASONS[situation]
     assert missing(words, refusal(make(zoo.bridge("gpt2"), ids), **options)) == ""
+
+
+def test_a_new_hook_on_embeddings_is_the_reason_without_tokens(ids: Tensor) -> None:
+    model = zoo.bridge("gpt2")
+    taken = cache_of(model, ids)
+
+    def change(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return torch.cat([live[:, :3], 2 * live[:, 3:]], 1)
+
+    with model.hooks(fwd_hooks=[("hook_embed", change)]):
+        assert missing(["at position 3", "hooks on the model have changed"], refusal(taken, None)) == ""
 
 
 @pytest.mark.parametrize("kind", zoo.NEW)

@@ -230,6 +230,7 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
         ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
         ({"how": "resid_patch"}, "layer=None with how='resid_patch': only how='resid_patch' has a layer"),
         ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
+        ({"groups": []}, "groups is empty: name at least one group"),
         ({"groups": [[0], []]}, "group 1 is empty: name a position"),
         ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
     ],
