@@ -3,6 +3,7 @@
 Scores, parts of HETA and effects of interventions are measured once a prompt; candidates are arithmetic on them.
 """
 
+import lzma
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -18,15 +19,20 @@ import typer
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
-from heta_lens.data.families import FAMILIES
+from benchmarks.pages import CSV as TABLES
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.statistics import Estimate, estimate
+from heta_lens.methods.registry import method_of
 from heta_lens.metrics.evidence import evidence_mass, highest, reciprocal_rank, recovery
 from heta_lens.metrics.scores import evidence_positions, ordinary
+from heta_lens.model.adapter import Mask
+from heta_lens.model.batching import MASKED
+from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Rerun
 
 FOLDER = Path(__file__).parents[1] / "models"
 FILES = FOLDER / "data"  # of published prompts: squad_subset.json, known_1000.json, ioi.json, agreement_nounpp.jsonl
@@ -37,55 +43,46 @@ PUBLISHED = {
     "ioi": ("ioi.json", {}),
     "agreement": ("agreement_nounpp.jsonl", {}),
 }
-MADE = ("key_value", "needle", "variable_tracking", "in_context_qa", "two_hop")
+MADE: Mapping[str, dict[str, Any]] = {
+    "key_value": {},
+    "needle": {"words": 30},
+    "variable_tracking": {},
+    "in_context_qa": {},
+    "two_hop": {},
+}
 CHATS = ("key_value chat", "needle chat", "two_hop chat", "in_context_qa chat")
 CHOOSING = ("squad", "known_facts", "ioi", "key_value", "needle", "variable_tracking", "in_context_qa")
 SPLITS = ("dev", "test")
-DRAWN, LONGEST = 400, 128  # prompts of a made family; tokens of a prompt
-HOW = ("delete", "resample", "input")
-LITERAL, SLOW_ONES = 30, 10  # prompts of a family and split for which these are measured
+HOW = ("delete", "resample", "zero")
+DRAWN, LONGEST, FITTED = 400, 128, 40  # prompts of a made family; tokens of a prompt; prompts to fit AT2
+SOME, TENTH = 15, 9  # SOMETIMES is measured on the first prompts of a family and split, SLOW on the tenth
 
 Setting = tuple[str, dict[str, Any]]
-SETTINGS: Mapping[str, Setting] = {
-    "careful": ("careful", {}),
-    "fast": ("fast", {}),
-    "attn_lrp": ("attn_lrp", {}),
-    "gim": ("gim", {}),
-    "gradient_norm": ("gradient_norm", {}),
-    "input_x_gradient": ("input_x_gradient", {}),
-    "grad_cam": ("grad_cam", {}),
-    "jacobian_scope": ("jacobian_scope", {}),
+ALWAYS: Mapping[str, Setting] = {
+    **{
+        method: (method, {})
+        for method in (
+            *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope"),
+            *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "depass", "peering"),
+            *("at2", "random", "recency"),
+        )
+    },
     "integrated_gradients": ("integrated_gradients", {"steps": 16}),
-    "discretized_integrated_gradients": ("discretized_integrated_gradients", {"steps": 16}),
-    "leave_one_out": ("leave_one_out", {"effect": "log_prob", "mask": "zero"}),
-    "leave_one_out mask=mean": ("leave_one_out", {"effect": "log_prob", "mask": "mean"}),
+}
+SOMETIMES: Mapping[str, Setting] = {
+    "heta": ("heta", {}),
     "lime": ("lime", {"samples": 64}),
     "kernel_shap": ("kernel_shap", {"samples": 64}),
     "context_cite": ("context_cite", {"source": "token"}),
+    "discretized_integrated_gradients": ("discretized_integrated_gradients", {"steps": 16}),
     "value_zeroing": ("value_zeroing", {}),
-    "attention_rollout": ("attention_rollout", {}),
-    "attention_last": ("attention_last", {}),
-    "attention_norm": ("attention_norm", {}),
-    "ifr": ("ifr", {}),
-    "flash_trace": ("flash_trace", {}),
-    "depass": ("depass", {}),
-    "at2": ("at2", {}),
     "tdd": ("tdd", {}),
-    "peering": ("peering", {}),
-    "random": ("random", {}),
-    "recency": ("recency", {}),
 }
 SLOW: Mapping[str, Setting] = {
     "reagent": ("reagent", {}),
     "faml": ("faml", {}),
     "sequential_integrated_gradients": ("sequential_integrated_gradients", {"steps": 8}),
     "causal_tracing": ("causal_tracing", {"samples": 2}),
-}
-PARTS: Mapping[str, dict[str, Any]] = {  # of HETA, from which candidates are worked out
-    "gs": {"variant": "gs"},
-    "target": {"variant": "kl_only", "information": "target"},
-    "masked_orig": {"variant": "kl_only", "kl": "masked_orig"},
-    "mean": {"variant": "kl_only", "mask": "mean"},
 }
 
 
@@ -95,10 +92,13 @@ def model_of(name: str) -> Any:
 
 
 @cache
-def at2_weights(name: str) -> Any:
-    """Return the weights of AT2, fitted to the model on prompts that serve nothing else."""
-    texts = suite("in_context_qa", split="dev", limit=40, seed=99)
-    return heta_lens.fit_at2((ask(model_of(name), text) for text in texts), progress=False)
+def at2_weights(name: str) -> Path:
+    """Return the file of AT2's weights, fitted to the model on prompts that serve nothing else."""
+    path = FOLDER / f"at2-{name}.safetensors"
+    if not path.exists():
+        texts = suite("in_context_qa", split="dev", limit=FITTED, seed=99)
+        heta_lens.fit_at2((ask(model_of(name), text) for text in texts), progress=False).save(path)
+    return path
 
 
 @cache
@@ -110,57 +110,74 @@ def prompts(family: str, split: str) -> list[Instance]:
         every = suite(name, FILES / file, **options)
         own = [one for one in every if crc32(one.template.encode()) % 2 == SPLITS.index(split)]
         return sorted(own, key=lambda one: crc32(one.id.encode()))
-    assert name in FAMILIES
-    options: dict[str, Any] = {"chat": True} if chat else {}
+    options = MADE[name] | ({"chat": True} if chat else {})
     return suite(name, split=split, limit=DRAWN, **options)
 
 
-def measured(name: str, family: str, split: str, number: int, *, literal: bool, slow: bool) -> dict[str, Any]:
-    """Return everything that is known of a prompt, or why it does not count."""
+def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:
+    """Return everything that is known of a prompt, the ``nth`` of its family and split, or why it does not count."""
     model, instance = model_of(name), prompts(family, split)[number]
     prediction = ask(model, instance)
     assert isinstance(prediction.target, int)
-    right = _right(model, prediction, instance)
-    known: dict[str, Any] = {"p": float(prediction.log_probs[prediction.target].exp()), "tokens": len(prediction)}
-    if not right or len(prediction) > LONGEST:
-        return known | {"left out": "long" if right else "wrong"}
+    known: dict[str, Any] = {"p": _short(prediction.log_probs[prediction.target].exp())[0], "tokens": len(prediction)}
+    if len(prediction) > LONGEST:
+        return known | {"left out": "long"}
+    if not _right(model, prediction, instance):
+        return known | {"left out": "wrong"}
     eligible = evidence_positions(instance, prediction, "eligible") if instance.eligible else ordinary(prediction)
     known |= {"template": instance.template, "eligible": eligible}
     known["gold"] = evidence_positions(instance, prediction, "gold")
     known["support"] = evidence_positions(instance, prediction, "support")
     groups = [[place] for place in eligible]
-    for how in HOW:
-        known[how] = heta_lens.causal.effects(prediction, how=how, groups=groups).tolist()
+    for how in ("delete", "resample"):
+        known[how] = _short(heta_lens.causal.effects(prediction, how=how, groups=groups))
 
-    def explained(method: str, options: dict[str, Any]) -> heta_lens.Attribution:
-        return heta_lens.METHODS[method](progress=False, **options)(prediction)
-
-    parts, scores, seconds, refused = dict[str, Any](), dict[str, Any](), dict[str, float](), dict[str, str]()
-    if literal:
-        found = explained("heta", {})
-        scores["heta"] = _rounded(found.scores[eligible])
-        parts["curvature"] = _rounded(found.parts["curvature"][eligible])
-        seconds["heta"] = found.diagnostics["seconds"]
-    for part, options in PARTS.items():
-        found = explained("heta", options)
-        parts[f"information {part}"] = _rounded(found.parts["information"][eligible])
-        if part == "gs":
-            parts |= {
-                "gate": _rounded(found.parts["gate"][eligible]),
-                "squared gradient": _rounded(found.parts["curvature"][eligible]),
-            }
-    for setting, (method, options) in {**SETTINGS, **(SLOW if slow else {})}.items():
+    parts = {mask: masked(prediction, mask, eligible) for mask in ("zero", "mean")}
+    squared = heta_lens.METHODS["heta"](variant="gs", gamma=0, progress=False)(prediction)
+    parts["gate"] = _short(squared.parts["gate"][eligible])
+    parts["squared gradient"] = _short(squared.parts["curvature"][eligible])
+    scores, seconds, refused = dict[str, Any](), dict[str, float](), dict[str, str]()
+    for setting, (method, options) in (
+        ALWAYS | (SOMETIMES if nth < SOME else {}) | (SLOW if nth == TENTH else {})
+    ).items():
         begun = time.process_time()
         try:
-            given = {**options, "weights": at2_weights(name)} if setting == "at2" else options
-            chosen = heta_lens.preset(method, progress=False) if method in heta_lens.PRESETS else None
-            found = chosen(prediction) if chosen is not None else explained(method, given)
+            given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})
+            found = method_of(method, {"progress": False, **given})(prediction)
         except ValueError as error:
             refused[setting] = str(error)
             continue
-        scores[setting] = _rounded(found.scores[eligible])
-        seconds[setting] = time.process_time() - begun
-    return known | {"parts": parts, "scores": scores, "seconds": _short(seconds), "refused": refused}
+        seconds[setting] = round(time.process_time() - begun, 2)
+        scores[setting] = _short(found.scores[eligible])
+        if setting == "heta":
+            parts["curvature"] = _short(found.parts["curvature"][eligible])
+    return known | {"parts": parts, "scores": scores, "seconds": seconds, "refused": refused}
+
+
+@torch.no_grad()
+def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[str, list[float]]:
+    """Mask each eligible token, and return the divergences of Eq. 3 in both directions and the drops of log p."""
+    length, clean, found = len(prediction), prediction.log_probs, list[torch.Tensor]()
+    batches = prediction.prompt.batches("auto", length)
+    with prediction.running():
+        vector = prediction.mask_vector(mask)
+        for group in prediction.prompt.by_start(eligible, length, MASKED):
+            start = group[0]
+            rerun = prediction.rerun(start, read=[length - 1])
+
+            def run(places: torch.Tensor, start: int = start, rerun: Rerun = rerun) -> torch.Tensor:
+                copies = masked_copies(prediction.embeddings[start:], places - start, vector)
+                other = rerun.logits(copies)[:, 0].log_softmax(-1)
+                drops = clean[prediction.target] - other[:, prediction.target]
+                return torch.stack([_kl(clean, other), _kl(other, clean), drops], 1)
+
+            found.append(batches.map(run, torch.tensor(group), length - start))
+    names = ("orig||masked", "masked||orig", "drop")
+    return dict(zip(names, map(_short, torch.cat(found).unbind(1)), strict=True))
+
+
+def _kl(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one.exp() * (one - other)).sum(-1).clamp(min=0)
 
 
 def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
@@ -174,15 +191,11 @@ def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
     return int(log_probs.argmax()) == target
 
 
-def _rounded(values: torch.Tensor) -> list[float]:
-    return [float(f"{value:.4g}") for value in values.tolist()]
+def _short(values: torch.Tensor) -> list[float]:
+    return [float(f"{value:.4g}") for value in values.reshape(-1).tolist()]
 
 
-def _short(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 2) for name, value in seconds.items()}
-
-
-def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[str, str, int, bool, bool]]:
+def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[str, str, int, int]]:
     """Yield prompts in turns over families and splits: each turn, the next of each that counts."""
     families = [*PUBLISHED, *MADE, *(CHATS if "Instruct" in name else ())]
     places = {(family, split): count() for family in families for split in SPLITS}
@@ -193,8 +206,7 @@ def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[s
                 if number >= len(prompts(family, split)):
                     del places[family, split]
                     break
-                few = counted[family, split]
-                yield family, split, number, few < LITERAL, few < SLOW_ONES
+                yield family, split, number, counted[family, split]
                 if "left out" not in done((family, split, number)):
                     counted[family, split] += 1
                     break
@@ -213,27 +225,35 @@ def root(one: Sequence[float], other: Sequence[float]) -> np.ndarray:
 
 def candidates(row: Row) -> dict[str, np.ndarray]:
     """Return the scores of every method and every candidate of HETA, on the eligible tokens."""
-    parts: dict[str, Any] = {name: np.array(values) for name, values in row["parts"].items()}
-    gate, squared, plain = parts["gate"], parts["squared gradient"], parts["information gs"]
+    parts = row["parts"]
+    gate, squared = np.array(parts["gate"]), np.array(parts["squared gradient"])
+    zero, mean = parts["zero"], parts["mean"]
+    plain = np.array(zero["orig||masked"])
     found = {
         "√(G·I)": root(squared, plain),
-        "√(G·|Δ|)": root(squared, parts["information target"]),
-        "√(G·I), masked‖original": root(squared, parts["information masked_orig"]),
-        "√(G·I), mean mask": root(squared, parts["information mean"]),
+        "√(G·|Δ|)": root(squared, zero["drop"]),
+        "√(G·I), masked‖original": root(squared, zero["masked||orig"]),
+        "√(G·I), mean mask": root(squared, mean["orig||masked"]),
         "G": squared,
         "I": plain,
+        "I, masked‖original": np.array(zero["masked||orig"]),
         "G/ΣG + I/ΣI": squared / squared.sum() + plain / plain.sum(),
     }
     if "curvature" in parts:
-        curvature = parts["curvature"]
+        curvature = np.array(parts["curvature"])
         found |= {
             "√(S·I)": root(curvature, plain),
-            "√(S·|Δ|)": root(curvature, parts["information target"]),
+            "√(S·|Δ|)": root(curvature, zero["drop"]),
             "S": curvature,
             "S/ΣS + I/ΣI": curvature / curvature.sum() + plain / plain.sum(),
         }
     gated = {f"M·({name})": gate * values for name, values in found.items()}
-    return {**{name: np.array(values) for name, values in row["scores"].items()}, **found, **gated}
+    removed = {"leave_one_out": zero["drop"], "leave_one_out mask=mean": mean["drop"]}
+    return {name: np.array(values) for name, values in (row["scores"] | removed).items()} | found | gated
+
+
+def effect(row: Row, how: str) -> list[float]:
+    return row["parts"]["zero"]["drop"] if how == "zero" else row[how]
 
 
 def measures(row: Row, scores: np.ndarray) -> dict[str, float]:
@@ -242,7 +262,7 @@ def measures(row: Row, scores: np.ndarray) -> dict[str, float]:
     gold = [eligible.index(place) for place in row["gold"] if place in eligible]
     values = torch.from_numpy(np.asarray(scores, dtype=float))
     sizes = values.abs()
-    agreements = {how: rank_correlation(sizes, torch.tensor(row[how]).double().abs()) for how in HOW}
+    agreements = {how: rank_correlation(sizes, torch.tensor(effect(row, how)).double().abs()) for how in HOW}
     agreements = {how: 0.0 if isnan(value) else value for how, value in agreements.items()}
     ranked = {
         "reciprocal rank": reciprocal_rank(values, gold),
@@ -254,10 +274,23 @@ def measures(row: Row, scores: np.ndarray) -> dict[str, float]:
     return {"criterion": (ranked["reciprocal rank"] + both) / 2, **ranked, **agreements}
 
 
+def kept(model: str) -> Outcomes:
+    """Return the outcomes of a model, unpacked from what the repository holds unless some are measured already."""
+    found = Outcomes(f"real_study-{model}")
+    if not found.path.exists() and packed(model).exists():
+        found.folder.mkdir(exist_ok=True)
+        found.path.write_bytes(lzma.decompress(packed(model).read_bytes()))
+    return found
+
+
+def packed(model: str) -> Path:
+    return TABLES / f"real_study-{model}.jsonl.xz"
+
+
 def outcomes(model: str) -> dict[tuple[str, str], list[Row]]:
     """Return the prompts that count, by family and split."""
     found: dict[tuple[str, str], list[Row]] = {}
-    for (family, split, _), row in Outcomes(f"real_study-{model}").read().items():
+    for (family, split, _), row in kept(model).read().items():
         if "left out" not in row:
             found.setdefault((family, split), []).append(row)
     return found
@@ -304,6 +337,12 @@ def write(model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}
 
 
 @app.command()
+def pack(model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")]) -> None:
+    """Compress the outcomes into the repository."""
+    packed(model).write_bytes(lzma.compress(kept(model).path.read_bytes(), preset=9))
+
+
+@app.command()
 def run(
     model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
     minutes: Annotated[float, typer.Option(help="How long to measure.")] = 110,
@@ -311,14 +350,14 @@ def run(
 ) -> None:
     """Measure prompts that have no outcome yet, in turns over the families."""
     torch.set_num_threads(1)
-    kept, begun = Outcomes(f"real_study-{model}"), time.monotonic()
-    known = kept.read()
-    for family, split, number, literal, slow in islice(turns(model, known.__getitem__), prompts):
+    stored, begun = kept(model), time.monotonic()
+    known = stored.read()
+    for family, split, number, nth in islice(turns(model, known.__getitem__), prompts):
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
                 return
-            kept.measure([(family, split, number)], partial(measured, model, literal=literal, slow=slow))
-            known |= kept.read()
+            stored.measure([(family, split, number)], partial(measured, model, nth=nth))
+            known |= stored.read()
 
 
 if __name__ == "__main__":
