@@ -48,8 +48,10 @@ def decoded(raw: bytes, path: str) -> str:
         ) from None
 
 
-def invalid_json(place: str, error: json.JSONDecodeError, line: int = 1) -> ValueError:
+def invalid_json(place: str, error: ValueError, line: int = 1) -> ValueError:
     """Return the error of text that begins at a line of a place."""
+    if not isinstance(error, json.JSONDecodeError):
+        return ValueError(f"{place}, from line {line} on: {error}")
     where = f"{place}, line {line + error.lineno - 1}"
     return ValueError(f"{where}, is not valid JSON: {error.msg} at character {error.colno}")
 

@@ -27,8 +27,8 @@ ENTRIES = (
 SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
 BUDGET = "At most so many forwards for every method and prompt; a backward counts as two."
 METRICS = (
-    "See heta-lens metrics; may be repeated, or with commas (all that run a method only once, except soft_ns and "
-    "soft_ns_raw, which rarely tell methods apart)."
+    "See heta-lens metrics; may be repeated, or with commas (all that run a method only once, except soft_ns, "
+    "soft_ns_raw and resampling_correlation)."
 )
 
 

@@ -97,7 +97,7 @@ def agreement(first: Iterable[Instance], second: Iterable[Instance]) -> Agreemen
         ours += [word in marked for word in markable_words(left)]
         theirs += [word in other for word in markable_words(right)]
     scores = extra("sklearn.metrics", "the agreement of annotators")
-    f1 = float(scores.f1_score(ours, theirs, zero_division=nan))
+    f1 = float(scores.f1_score(ours, theirs, zero_division=nan)) if ours else nan
     kappa = float(scores.cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) == 2 else nan
     return Agreement(f1, kappa, f1 / (2 - f1), len(ours))
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+from heta_lens._util.options import check_choice
 from heta_lens._util.text import Span
 from heta_lens.data.datasets import Piece, composed, occurrences
 from heta_lens.data.instance import Instance
@@ -191,10 +192,14 @@ def family(
     name: str, split: Split = "test", *, seed: int = 0, count: int, chat: bool = False, **options: int
 ) -> Iterator[Instance]:
     """Yield ``count`` prompts of a family; ``options`` are the family's own, such as the ``words`` around a needle."""
+    check_choice("split", split, get_args(Split))
     for number in range(count):
-        made = FAMILIES[name](Draw(f"{name} {split} {seed} {number}"), FORMS[name][split], **options)
+        try:
+            made = FAMILIES[name](Draw(f"{name} {split} {seed} {number}"), FORMS[name][split], **options)
+            own, other = (made.asked(answer) for answer in (made.answer, made.other))
+        except (IndexError, ValueError, TypeError):  # a list of words is too short
+            raise ValueError(f"{name} has no words for {options}: give smaller whole numbers, from 1 on") from None
         id, template = f"{name}-{split}-{number}", f"{name}: {made.template}"
-        own, other = (made.asked(answer) for answer in (made.answer, made.other))
         if chat and not own.opening:
             raise ValueError(f"{name} asks no question: leave out chat=")
         counterfactual = other.instance(f"{id}-other", template, chat)

@@ -1,7 +1,4 @@
-"""Published prompts with known evidence, read as they are: SQuAD, known facts, indirect objects, agreement.
-
-Every reader takes records (`heta_lens.data.records`) and yields instances whose ``eligible`` part is the context.
-"""
+"""Published prompts with known evidence, read as they are: SQuAD, known facts, indirect objects, agreement."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +35,7 @@ def squad(records: Records, *, neighbours: int | None = None, chat: bool = False
         context, question = values_of(record, context=str, question=str)
         answer, start = _answer_of(record)
         told = context[start : start + len(answer)]  # whose capitals may differ
-        if told.lower() != answer.lower():
+        if not answer.strip() or told.lower() != answer.lower():
             raise ValueError(f"the answer {brief(answer)} does not stand at character {start} of its context")
         spans = sentences(context, PROSE_END)
         own = next(at for at, (_, stop) in enumerate(spans) if start < stop)
@@ -56,11 +53,10 @@ def _questions(records: Records) -> Iterator[Mapping[str, Any]]:
     for record in records:
         if "data" in record or "paragraphs" in record:
             for article in record.get("data", [record]):
-                for paragraph in article["paragraphs"]:
-                    for asked in paragraph["qas"]:
-                        if asked["answers"]:
-                            yield {**asked, "context": paragraph["context"]}
-        elif "answers" not in record or record["answers"]["text"]:
+                for paragraph in values_of(article, paragraphs=Sequence[Mapping])[0]:
+                    context, asked = values_of(paragraph, context=str, qas=Sequence[Mapping])
+                    yield from _questions({**one, "context": context} for one in asked)
+        elif record.get("answers", "") not in (None, [], {"text": [], "answer_start": []}):
             yield record
 
 
@@ -69,10 +65,10 @@ def _answer_of(record: Mapping[str, Any]) -> tuple[str, int]:
     if "answer_span" in record:
         answer, (start, _) = values_of(record, answer=str, answer_span=Sequence[int])
         return answer, start
-    (answers,) = values_of(record, answers=Sequence[Any] | Mapping[str, Any])
-    if isinstance(answers, Mapping):
-        return answers["text"][0], answers["answer_start"][0]
-    return answers[0]["text"], answers[0]["answer_start"]
+    (answers,) = values_of(record, answers=Sequence[Any] | Mapping[str, Sequence[Any]])
+    first = {name: each[0] for name, each in answers.items() if each} if isinstance(answers, Mapping) else answers[0]
+    answer, start = values_of(first, text=str, answer_start=int)
+    return answer, start
 
 
 def known_facts(records: Records) -> Iterator[Instance]:

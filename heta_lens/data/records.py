@@ -6,7 +6,7 @@ the file, the first wrong line and the field.
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -65,9 +65,9 @@ def read(path: str | Path, name: str = "the data set", *, field: str = "") -> li
 def _json(path: Path, field: str) -> list[Record]:
     """Read a list of records, an object with the list, or (as on the hub) a record per line."""
     try:
-        value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
+        value = _strict_json(read_text(path))
+    except ValueError as error:
+        if getattr(error, "msg", "") == "Extra data":
             return json_lines(path)
         raise invalid_json(str(path), error) from None
     if isinstance(value, Mapping):
@@ -82,23 +82,40 @@ def json_lines(path: str | Path, missing: str = "") -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(read_text(path, missing).split("\n"), 1):  # `splitlines` would break inside a text
         try:
-            if line.strip():
-                records.append(Row(json.loads(line), f"{path}, line {number}"))
-        except json.JSONDecodeError as error:
+            record = _strict_json(line) if line.strip() else None
+        except ValueError as error:
             raise invalid_json(str(path), error, number) from None
+        if line.strip():
+            records.append(Row(record, f"{path}, line {number}"))
     return records
+
+
+def _strict_json(text: str) -> Any:
+    def refused(number: str) -> None:
+        raise ValueError(f"{number} is no number of JSON: write null instead")
+
+    return json.loads(text, object_pairs_hook=_object, parse_constant=refused)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(values := dict(pairs)) < len(pairs):
+        raise ValueError(f"two fields have the same name, of {brief([name for name, _ in pairs])}: rename one")
+    return values
 
 
 def _csv(path: Path) -> list[Record]:
     # Not by pandas, which fills rows that are too short.
     csv.field_size_limit(2**31 - 1)  # the default is 128 KiB, less than a long context
-    reader = csv.DictReader(StringIO(read_text(path), newline=""))
+    rows = csv.reader(StringIO(read_text(path), newline=""), strict=True)
     records: list[Record] = []
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
-        if None in row or None in row.values():
-            raise ValueError(f"{where}, has another number of fields than line 1")
-        records.append(Row(row, where))
+    try:
+        names = next(rows, [])
+        for row in filter(None, rows):
+            if len(row) != len(names):
+                raise ValueError(f"it has {len(row)} fields, and line 1 has {len(names)}")
+            records.append(Row(_object([*zip(names, row, strict=True)]), f"{path}, line {rows.line_num}"))
+    except (csv.Error, ValueError) as error:  # a quote that is not closed is noticed at the end of the file
+        raise ValueError(f"{path}, line {rows.line_num}, after {len(records)} records: {error}") from None
     return records
 
 

@@ -1,12 +1,11 @@
 """Suites by name, and the instances of every suite."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from heta_lens._util.options import check_choice, check_count
+from heta_lens._util.options import check_choice, check_count, hint
 from heta_lens.data import curated, datasets, published, recall
 from heta_lens.data.families import FAMILIES, family
 from heta_lens.data.instance import Instance, read_jsonl
@@ -43,21 +42,24 @@ def suite(
         raise ValueError(f"split={split!r}: what the {name} suite is read from has no parts, leave it out")
     if path is None and name in FROM_FILES:
         raise ValueError(f"the {name} suite is read from a file: give path=, {FROM_FILES[name]}")
+    if name in ("recall", *FAMILIES) and (path or limit is None) and not (path and name in PUBLISHED):
+        raise ValueError(f"the {name} suite is made, without an end: leave out path=, and give limit=")
     make = SUITES[name]
     if path is not None:
         make = curated.released if name == "curated" else PUBLISHED.get(name, make)
-    signature(make).bind_partial(**options)  # an unknown option is refused before anything is loaded
+    known = sorted({*signature(make).parameters, *(["chat"] if make in FAMILIES.values() else [])} - GIVEN)
+    for each in options:
+        if each not in known:
+            raise TypeError(f"{name} has no option {each!r}{hint(each, known)}; it has {', '.join(known) or 'none'}")
     every = [*_instances(name, path, split or "test", limit, seed, options)]
     chosen = range(len(every)) if limit is None else Draw(f"limit {seed}").some(range(len(every)), limit)
     return [every[number] for number in sorted(chosen)]
 
 
 def _instances(
-    name: str, path: Source, split: Any, limit: int | None, seed: int, options: dict[str, Any]
+    name: str, path: Source, split: Any, limit: Any, seed: int, options: dict[str, Any]
 ) -> Iterable[Instance]:
     if name == "recall":
-        if path is not None or limit is None:
-            raise ValueError("the recall suite is made, without an end: leave out path=, and give limit=")
         # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.
         wordings = "more" if options.get("voice") is None else "trained"
         return recall.instances(split, seed=seed, count=limit, **{"wordings": wordings, **options})
@@ -70,8 +72,6 @@ def _instances(
     if name == "jsonl":
         return read_jsonl(str(path))
     if name in FAMILIES and path is None:
-        if limit is None:
-            raise ValueError(f"the {name} suite is made, without an end: give limit=")
         return family(name, split, seed=seed, count=limit, **options)
     if name in PUBLISHED:
         return PUBLISHED[name](read(str(path), name), **options)
@@ -85,11 +85,11 @@ SUITES: Mapping[str, Callable[..., Iterable[Any]]] = {
     "tellmewhy": datasets.tellmewhy_instances,
     "wikibio": datasets.wikibio_instances,
     "jsonl": read_jsonl,
-    **{name: partial(family, name) for name in FAMILIES},
+    **FAMILIES,
     "squad": published.squad,
     "known_facts": published.known_facts,
 }
-"""The function that makes the instances of a suite, whose keywords are the options of the suite."""
+"""The function that makes the instances of a suite, or one, and whose keywords are the options of the suite."""
 PUBLISHED: Mapping[str, Callable[..., Iterable[Instance]]] = {
     "squad": published.squad,
     "known_facts": published.known_facts,
@@ -97,6 +97,7 @@ PUBLISHED: Mapping[str, Callable[..., Iterable[Instance]]] = {
     "agreement": published.agreement,
 }
 """The function that reads the published file of a suite; `ioi` and `agreement` are made without a file."""
+GIVEN = {"records", "path", "split", "seed", "draw", "forms"}  # parameters that are no options
 HUB = {"tellmewhy": datasets.TELLMEWHY_HUB, "wikibio": datasets.WIKIBIO_HUB}
 WITH_SPLITS = ("recall", "curated", "tellmewhy", *FAMILIES)
 FROM_FILES = {

@@ -35,6 +35,7 @@ from heta_lens.data.records import each, read
 from heta_lens.evaluation.run_database import RUN, reading
 from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
+from heta_lens.metrics.scores import evidence_positions, ordinary
 from heta_lens.prediction.prediction import Prediction
 
 INSEQ = b"inseq.data.attribution"  # at the beginning of files that FeatureAttributionOutput.save of inseq wrote
@@ -141,6 +142,8 @@ class ExternalScores:
         for name in ("tokens", "ids", "start", "stop"):
             if (count := len(getattr(self, name))) not in (0, len(self.scores)):
                 raise ValueError(f"it has {len(self.scores)} scores, and {count} {name}")
+        if len(self.start) != len(self.stop):
+            raise ValueError(f"it has {'start' if self.start else 'stop'} alone: give start and stop of every token")
         if not (self.ids or (self.text and self.tokens)):
             raise ValueError("it has neither ids nor a text with its tokens")
         if self.text and self.tokens:
@@ -157,7 +160,7 @@ class ExternalScores:
                 raise ValueError(f"{tuple(span)} is no place in its text of {len(self.text)} characters")
         return spans
 
-    def on(self, prediction: Prediction) -> list[float]:
+    def on(self, prediction: Prediction, candidates: Collection[int] = ()) -> list[float]:
         """Return the scores of the tokens of a prediction; scores of other tokens are shared out by characters."""
         if [*self.ids] == prediction.ids.tolist():
             return [*self.scores]
@@ -169,6 +172,9 @@ class ExternalScores:
             raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
         shift = begin - (len(self.text) - len(self.text.lstrip()))
         moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
+        told = shared_out([1.0] * len(moved), moved, places)
+        if untold := [token for at in candidates if not told[at] and (token := text[slice(*places[at])].strip())]:
+            raise ValueError(f"it has no score of {', '.join(map(brief, untold[:5]))}: give scores of the whole prompt")
         return shared_out(self.scores, moved, places)
 
 
@@ -220,7 +226,8 @@ class ExternalMethod:
         def explain(asked: Prediction) -> Attribution:
             if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
                 raise ValueError(f"{self.label} exists as scores only: it cannot be run on another prompt")
-            scores = Scores(torch.tensor(row.on(asked), dtype=torch.float64))
+            candidates = evidence_positions(instance, asked, "eligible") if instance.eligible else ordinary(asked)
+            scores = Scores(torch.tensor(row.on(asked, candidates), dtype=torch.float64))
             return make_attribution(asked, self.label, scores, {"scores": self.file}, signed=min(row.scores) < 0)
 
         return explain

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
+from importlib.metadata import entry_points
 from inspect import getsource, isfunction
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -312,21 +313,23 @@ def explained(model: Any, instance: Instance, measurements: MetricCache, ready: 
 
 
 SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
-PACKAGE = str(Path(__file__).parents[1])
+GROUPS = ("heta_lens.methods", "heta_lens.metrics")  # of packages that add methods and metrics
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
 def description(error: BaseException) -> str:
     """Describe an error by its kind and first line, and by its place unless the message is written for users."""
-    kind, message = type(error).__name__, next(iter(str(error).splitlines()), "")
-    place = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
-    return f"{kind}: {message}{place}"
+    message = str(error).strip().partition("\n")[0]
+    place = "" if message and isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
+    return ": ".join(filter(None, [type(error).__name__, message])) + place
 
 
 def raised_at(error: BaseException) -> str:
     """Return the innermost file and line outside of other libraries: a place in a method or in a metric."""
-    place = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename.startswith(PACKAGE) or not frame.filename.startswith((*LIBRARIES, "<")):
-            place = f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno}"
+    packages = (entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group))
+    place, ours = "", {"heta_lens", *packages}
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
+        if not file.startswith("<") and (package in ours or not file.startswith(LIBRARIES)):
+            place = f"{'/'.join(Path(file).parts[-2:])}:{line}"
     return place

@@ -516,7 +516,11 @@ def opened(
 
 
 def _check_schema(database: RunDatabase) -> None:
-    if (schema := database.run["schema"]) > SCHEMA:
+    try:
+        schema = database.run["schema"]
+    except (KeyError, TypeError, json.JSONDecodeError):  # of a table ``meta`` of another program
+        raise ValueError(f"{database.path} holds no evaluation of heta_lens: give another folder") from None
+    if schema > SCHEMA:
         raise ValueError(
             f"{database.path} is of a later version of heta_lens (schema {schema}; this one reads {SCHEMA}): upgrade"
         )

@@ -143,9 +143,9 @@ def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
         left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
         completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
         done = f"{completed} of {total} done{left}"
-        bar.update(task, completed=completed, done=done)
-        if not has_bar:
+        if not has_bar and done != bar.tasks[task].fields["done"]:
             console.print(done, markup=False, highlight=False, soft_wrap=True)
+        bar.update(task, completed=completed, done=done)
 
     show()
     with bar if has_bar else nullcontext():

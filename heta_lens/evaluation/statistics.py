@@ -255,7 +255,7 @@ class Sample:
         adjusted level makes up for the difference (Hesterberg 2015, "What teachers should know about the bootstrap",
         section 3.2).
         """
-        if self.clusters < 2:
+        if self.clusters < 2 or isnan(self.value):
             return nan, nan
         parts = np.concatenate([self._residuals, self.sizes[:, None]], axis=1)
         with np.errstate(all="ignore"):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from os import PathLike
@@ -188,9 +189,9 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
     except Exception as error:
         way = "name the model, the methods and the metrics, or give functions of a module"
         raise ValueError(f"workers cannot be given this: {error}. Instead, {way}") from None
-    living = [_started(run, number) for number in range(count)]
-    failed_starts = 0
+    living, failed_starts = list[WorkerProcess](), 0
     try:
+        living.extend(_started(run, number) for number in range(count))  # one after the other
         while living:
             ready = wait([each.connection for each in living], timeout=LOOK)
             look()
@@ -232,7 +233,12 @@ def _started(run: RunDatabase, number: int, *, silent: bool = False) -> WorkerPr
     context = multiprocessing.get_context("spawn")  # a fork would share the locks of this process's threads
     ours, theirs = context.Pipe()
     process = context.Process(target=partial(_serve, theirs, run.path, number, silent or number > 0), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # for good in the process, which this one ends
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return WorkerProcess(number, process, ours)
 
@@ -242,7 +248,6 @@ def _serve(connection: Connection, path: Path, number: int, silent: bool) -> Non
 
     A ``silent`` worker does not repeat the warnings of the first while loading.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
     gpus = torch.cuda.device_count()
     try:

@@ -285,7 +285,7 @@ def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> Ch
         missing = "model has no tokenizer, and so" if wrapped is None else "model's tokenizer has"
         raise ValueError(
             f"this {missing} no chat template, as base models have none: use one tuned for chat, set "
-            "model.tokenizer.chat_template, or encode the text with model.to_tokens"
+            "model.tokenizer.chat_template, encode the text with model.to_tokens, or leave out chat=True of a suite"
         )
     source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
     known = inspect.signature(apply).parameters.keys() - {"tools", "documents"}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import pytest
@@ -194,3 +195,4 @@ def test_agreement_is_that_of_scikit_learn_over_all_words() -> None:
     assert scores.f1 == pytest.approx(f1_score(left, right)) and 0 < scores.f1 < 1
     assert scores.kappa == pytest.approx(cohen_kappa_score(left, right))
     assert scores.jaccard == pytest.approx(jaccard_score(left, right))
+    assert agreement([], []).words == 0 and all(map(isnan, agreement([], [])[:3]))

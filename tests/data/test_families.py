@@ -63,10 +63,13 @@ def test_a_chat_asks_the_same_of_the_assistant(name: str) -> None:
 def test_what_cannot_be_made_is_refused() -> None:
     with pytest.raises(ValueError, match="ioi asks no question"):
         suite("ioi", limit=1, chat=True)
-    with pytest.raises(ValueError, match="the needle suite is made, without an end: give limit="):
+    with pytest.raises(ValueError, match=r"the needle suite is made, without an end: .*give limit="):
         suite("needle")
-    with pytest.raises(TypeError, match="needles_"):
+    with pytest.raises(TypeError, match=r"needle has no option 'needles_' .*; it has chat, needles, words"):
         suite("needle", limit=1, needles_=3)
+    for options in ({"pairs": 500}, {"pairs": 0}, {"pairs": "a"}):
+        with pytest.raises(ValueError, match=r"key_value has no words for .*pairs.*: give smaller whole numbers"):
+            suite("key_value", limit=1, **options)
     with pytest.raises(ValueError, match="squad suite is read from a file"):
         suite("squad", limit=1)
 
@@ -126,8 +129,18 @@ def test_facts_people_and_verbs_are_read(tmp_path: Path) -> None:
     assert (pair.answer, pair.words("gold"), pair.counterfactual.answer) == (" do", ["uncles"], " does")
 
 
+ODD = {"answers": None}, {"answers": []}, {"answers": {"text": [], "answer_start": []}}
+
+
+def test_squads_questions_without_an_answer_are_left_out() -> None:
+    assert [*published.squad([{"question": "Where?", "context": CONTEXT, **odd} for odd in ODD])] == []
+
+
 WRONG = [
     (published.squad, {**FLAT, "answer": "Paris"}, "SQuAD's record 0: the answer 'Paris' does not stand at"),
+    (published.squad, {**FLAT, "context": "", "answer": ""}, "SQuAD's record 0: the answer '' does not stand at"),
+    (published.squad, {**ON_THE_HUB, "answers": {"text": ["Rome"]}}, "record 0: it has no answer_start, but text"),
+    (published.squad, {"paragraphs": [{"qas": []}]}, "it has no context, but qas"),
     (published.known_facts, {**FACT, "subject": "Etna"}, "the subject 'Etna' does not stand in the prompt"),
     (published.indirect_objects, {**GIVEN, "answer": "Eve"}, "does not name 'Eve' once and somebody else twice"),
     (published.agreement, {**PAIR, "patch_prefix": "The uncle"}, "must differ in one word"),

@@ -61,7 +61,12 @@ def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "its helpful_sentences is .*a list of a whole"),
         ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
         ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8, perhaps UTF-16: convert it"),
-        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has another number of fields than line 1"),
+        ("why.jsonl", '{"a": 1}\n{"a": {"b": 1, "b": 2}}', r"line 2 on: two fields have the same name, of \['b', 'b"),
+        ("why.jsonl", '{"a": NaN}', "line 1 on: NaN is no number of JSON: write null instead"),
+        ("why.json", '[{"a": -Infinity}]', "line 1 on: -Infinity is no number of JSON: write null instead"),
+        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2.*: it has 3 fields, and line 1 has 2"),
+        ("why.csv", 'narrative,question\nA.,Why?\nB.,"Why?\nC.,Why?\n', "after 1 records: unexpected end of data"),
+        ("why.csv", "narrative,narrative\nA.,B.\n", "line 2.*: two fields have the same name"),
         ("why.parquet", b"PAR1 is not enough PAR1", "is not a readable Parquet file: "),
     ],
 )  # fmt: skip

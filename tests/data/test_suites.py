@@ -74,8 +74,15 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
         ({"name": "longra"}, ValueError, "the longra suite is read from a file: give path=, a json or jsonl file of"),
         ({"name": "recall", "path": "x"}, ValueError, "recall suite is made, without an end: leave out path="),
         ({"name": "recall"}, ValueError, "the recall suite is made, without an end: .*give limit="),
-        ({"name": "recall", "limit": 2, "rival": 1}, TypeError, "unexpected keyword argument 'rival'"),
-        ({"name": "jsonl", "path": "x", "cue": 1}, TypeError, "unexpected keyword argument 'cue'"),
+        (
+            {"name": "recall", "limit": 2, "rival": 1},
+            TypeError,
+            "recall has no option 'rival' .*; it has claim",
+        ),
+        ({"name": "jsonl", "path": "x", "cue": 1}, TypeError, "jsonl has no option 'cue'; it has none"),
+        ({"name": "needle", "path": "x", "limit": 1}, ValueError, "the needle suite is made, .* leave out path="),
+        ({"name": "needle", "split": "train", "limit": 1}, ValueError, "split='train' is not one of 'dev', 'test'"),
+        ({"name": "ioi", "path": "x", "chat": True}, TypeError, "ioi has no option 'chat'; it has none"),
         ({"name": "curated", "narratives": "x.json"}, FileNotFoundError, "'x.json' is not a file"),
     ],
 )

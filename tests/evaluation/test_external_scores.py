@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,16 @@ def test_words_are_shared_out_on_the_tokens_they_consist_of(tmp_path: Path) -> N
     assert float(made.scores[row : row + 2].sum()) == pytest.approx(1)  # the word, and the full stop after it
 
 
+def test_scores_of_a_part_of_the_prompt_are_refused_unless_the_rest_is_not_evaluated(tmp_path: Path) -> None:
+    beginning, _, rest = PROMPT.partition(" Claim:")
+    words = beginning.split()
+    file = written(tmp_path, {"text": beginning, "tokens": words, "scores": [1.0] * len(words), "prompt": "story"})
+    with pytest.raises(ValueError, match=r"it has no score of 'Claim', ':', 'It'.*: give scores of the whole prompt"):
+        scores_on(file)
+    made = scores_on(file, replace(STORY, eligible=[Span(0, len(beginning))]))
+    assert float(made.scores.sum()) == pytest.approx(len(words)) and rest
+
+
 def test_our_own_scores_are_such_a_file(tmp_path: Path) -> None:
     scores = heta_lens.attribute_dataset(demo(), [STORY], "leave_one_out", out=tmp_path / "run", progress=False)
     for path in (tmp_path / "run", tmp_path / "run" / "run.sqlite"):
@@ -119,6 +130,11 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
         ({"scores": [1.0], "tokens": ["a"]}, "it has neither ids nor a text with its tokens"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
         ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
+        (
+            {"scores": [1.0], "tokens": ["a"], "text": "a", "stop": [1]},
+            "it has stop alone: give start and stop of",
+        ),
+        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has start alone: give start and stop of"),
         (
             {"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]},
             r"\(0, 5\) is no place in its text",

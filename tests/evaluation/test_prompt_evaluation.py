@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from heta_lens.evaluation import figures, prompt_evaluation
 from heta_lens.evaluation.prompt_evaluation import (
     PromptEvaluator,
     Task,
+    description,
+    raised_at,
     ranges,
     record_of,
 )
@@ -78,6 +82,24 @@ def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch)
         assert set(record.values) == {"f1"}
         assert record.log_prob == pytest.approx(float(ask(demo(), prompt).log_probs.max()))
         assert attribution is not None and len(attribution) == record.tokens
+
+
+def test_an_error_is_described_with_its_place_in_an_installed_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugged_in.py").write_text("def metric(case):\n    raise ValueError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(prompt_evaluation, "LIBRARIES", (str(tmp_path),))
+    for points, place in (
+        ([], "test_prompt_evaluation.py:"),
+        ([EntryPoint("m", "plugged_in:metric", "")], "plugged_in.py:2"),
+    ):
+        monkeypatch.setattr(prompt_evaluation, "entry_points", lambda points=points, **_: points)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            import_module("plugged_in").metric(None)
+        assert place in raised_at(caught.value)
+    assert description(caught.value) == f"ValueError ({raised_at(caught.value)})"
+    assert description(ValueError("this\nand that")) == "ValueError: this"
 
 
 def test_a_prompt_that_cannot_be_asked_fails_for_every_method() -> None:

@@ -190,6 +190,10 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "is damaged|holds no evaluation": lambda file: file.write_bytes(file.read_bytes()[:4096]),
     "of a later version of heta_lens": lambda file: altered(file, "UPDATE meta SET value = '99' WHERE name = 'schema'"),
     "holds no evaluation of heta_lens": lambda file: (file.unlink(), altered(file, "CREATE TABLE notes (note)")),
+    "sqlite holds no evaluation of heta_lens: gi": lambda file: altered(
+        file, "DELETE FROM meta WHERE name = 'request'"
+    ),
+    "sqlite holds no evaluation of heta_lens: g": lambda file: altered(file, "UPDATE meta SET value = 'v1'"),
 }
 
 

@@ -115,6 +115,12 @@ def test_wrong_requests_are_refused_before_any_work(message: str, tmp_path: Path
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming
+def test_a_finished_evaluation_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for before in (["0 of 2 done"], []):
+        evaluate(demo(), suite("recall", limit=2, facts=2), "random", ["morf"], tmp_path)
+        assert capsys.readouterr().err.splitlines() == [*before, "2 of 2 done, about 0:00:00 left"]
+
+
 def test_a_folder_takes_more_methods_and_no_other_evaluation(tmp_path: Path) -> None:
     some = suite("recall", limit=2)
     evaluated(tmp_path, some, "random", metrics=["morf"])

@@ -137,6 +137,9 @@ def test_one_instance_has_no_interval_and_none_no_value() -> None:
     assert (one.value, one.n, one.clusters) == (0.5, 1, 1) and isnan(one.low) and isnan(one.high)
     none = estimate([], [])
     assert isnan(none.value) and isnan(none.low) and none.n == 0
+    for smooth in (True, False):
+        unknown = estimate([0.5, nan, 1.0], ["a", "b", "c"], smooth=smooth)
+        assert isnan(unknown.value) and isnan(unknown.low) and isnan(unknown.high)
     apart = difference([0.5], [0.25], ["a"])
     assert apart.value == 0.25 and isnan(apart.low) and apart.p == 1
     assert isnan(difference([], [], []).p)

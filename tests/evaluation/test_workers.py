@@ -1,6 +1,7 @@
 """Workers give the results of one process; a worker's death costs one method of a prompt."""
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,7 +24,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
 from heta_lens.evaluation.run_database import RUN, read_records, reading
 from heta_lens.evaluation.saved_scores import load_scores
-from heta_lens.evaluation.workers import Setup, work_in_processes
+from heta_lens.evaluation.workers import HELLO, Setup, _started, work_in_processes
 from heta_lens.model.loading import load_model
 
 SETUP = Setup(partial(load_model, "demo"), {}, (), {}, {}, 1)
@@ -63,6 +65,19 @@ def test_the_cores_are_divided_and_threads_of_all_libraries_are_limited(monkeypa
 def test_a_function_that_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
     with pytest.raises(ValueError, match="give functions of a module"):
         work_in_processes(Any, Setup(lambda: None, {}, (), {}, {}), 2, lambda: None)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_a_worker_that_is_starting_leaves_interrupts_to_the_command(tmp_path: Path) -> None:
+    run: Any = SimpleNamespace(path=tmp_path / RUN)
+    member = _started(run, 0)
+    os.kill(member.process.pid or 0, signal.SIGINT)
+    assert member.connection.recv() == HELLO
+    member.connection.close()
+    member.process.join(60)
+    assert member.process.exitcode == 0
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # here
 
 
 def heed_interrupts() -> None:
