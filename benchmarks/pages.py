@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
 IN_DOCS = "certainty coverage metrics_worth results rivals study_results"
 BESIDE = (
-    "demo_model groups memory methods pareto peers precision probes real reasoning shortcuts speed throughput variants"
+    "demo_model groups growth memory methods pareto peers precision probes real reasoning shortcuts speed startup "
+    "throughput variants"
 )
 PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
     name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 import torch
 import typer
+from numpy.typing import ArrayLike
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
@@ -37,7 +38,7 @@ from heta_lens.prediction.rerun import Rerun
 FOLDER = Path(__file__).parents[1] / "models"
 FILES = FOLDER / "data"  # of published prompts: squad_subset.json, known_1000.json, ioi.json, agreement_nounpp.jsonl
 MODELS = ("SmolLM2-135M-Instruct", "gemma-3-270m")
-PUBLISHED = {
+PUBLISHED: Mapping[str, tuple[str, dict[str, Any]]] = {
     "squad": ("squad_subset.json", {"neighbours": 1}),
     "known_facts": ("known_1000.json", {}),
     "ioi": ("ioi.json", {}),
@@ -107,11 +108,10 @@ def prompts(family: str, split: str) -> list[Instance]:
     name, _, chat = family.partition(" ")
     if name in PUBLISHED:
         file, options = PUBLISHED[name]
-        every = suite(name, FILES / file, **options)
+        every = suite(name, str(FILES / file), **options)
         own = [one for one in every if crc32(one.template.encode()) % 2 == SPLITS.index(split)]
         return sorted(own, key=lambda one: crc32(one.id.encode()))
-    options = MADE[name] | ({"chat": True} if chat else {})
-    return suite(name, split=split, limit=DRAWN, **options)
+    return suite(name, split=split, limit=DRAWN, **MADE[name], **({"chat": True} if chat else {}))
 
 
 def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:
@@ -132,14 +132,13 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     for how in ("delete", "resample"):
         known[how] = _short(heta_lens.causal.effects(prediction, how=how, groups=groups))
 
-    parts = {mask: masked(prediction, mask, eligible) for mask in ("zero", "mean")}
-    squared = heta_lens.METHODS["heta"](variant="gs", gamma=0, progress=False)(prediction)
+    parts: dict[str, Any] = {mask: masked(prediction, mask, eligible) for mask in ("zero", "mean")}
+    squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction)
     parts["gate"] = _short(squared.parts["gate"][eligible])
     parts["squared gradient"] = _short(squared.parts["curvature"][eligible])
     scores, seconds, refused = dict[str, Any](), dict[str, float](), dict[str, str]()
-    for setting, (method, options) in (
-        ALWAYS | (SOMETIMES if nth < SOME else {}) | (SLOW if nth == TENTH else {})
-    ).items():
+    settings = {**ALWAYS, **(SOMETIMES if nth < SOME else {}), **(SLOW if nth == TENTH else {})}
+    for setting, (method, options) in settings.items():
         begun = time.process_time()
         try:
             given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})
@@ -158,6 +157,8 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
 def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[str, list[float]]:
     """Mask each eligible token, and return the divergences of Eq. 3 in both directions and the drops of log p."""
     length, clean, found = len(prediction), prediction.log_probs, list[torch.Tensor]()
+    target = prediction.target
+    assert isinstance(target, int)
     batches = prediction.prompt.batches("auto", length)
     with prediction.running():
         vector = prediction.mask_vector(mask)
@@ -168,7 +169,7 @@ def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[
             def run(places: torch.Tensor, start: int = start, rerun: Rerun = rerun) -> torch.Tensor:
                 copies = masked_copies(prediction.embeddings[start:], places - start, vector)
                 other = rerun.logits(copies)[:, 0].log_softmax(-1)
-                drops = clean[prediction.target] - other[:, prediction.target]
+                drops = clean[target] - other[:, target]
                 return torch.stack([_kl(clean, other), _kl(other, clean), drops], 1)
 
             found.append(batches.map(run, torch.tensor(group), length - start))
@@ -219,7 +220,7 @@ app = typer.Typer()
 Row = Mapping[str, Any]
 
 
-def root(one: Sequence[float], other: Sequence[float]) -> np.ndarray:
+def root(one: ArrayLike, other: ArrayLike) -> np.ndarray:
     return np.sqrt(np.abs(np.array(one)) * np.abs(np.array(other)))
 
 

@@ -1,0 +1,157 @@
+"""Time and memory of explanations of SmolLM2 over the length of the prompt, beside the growth of the arithmetic.
+
+Every cell is a process of its own, so that its highest resident size is the cell's. The arithmetic is counted in
+multiplications of a forward, which the two matrix products of attention make grow faster than the prompt.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+
+import heta_lens
+from benchmarks import pages
+from benchmarks.models import SMOLLM2
+from benchmarks.outcomes import Outcomes
+from benchmarks.pages import ROOT, Table, number, save_figure
+from heta_lens.methods.registry import method_of
+
+LENGTHS = (64, 256, 1_000, 4_000)
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "`fast`": ("fast", {}),
+    "`careful`": ("careful", {}),
+    "`heta`": ("heta", {}),
+    "`heta variant=win`": ("heta", {"variant": "win"}),
+    "`flash_trace`": ("flash_trace", {}),
+}
+MINUTES, GIB = 20, 20
+COLUMNS = ["method", *(f"{length:,} tokens" for length in LENGTHS), "grows as", "the arithmetic as"]
+OUTCOMES = Outcomes("growth")
+
+
+def measure(setting: str, length: str) -> None:
+    """Print the seconds, the memory beyond the model and the multiplications of an attribution and its cache."""
+    torch.set_num_threads(1)
+    model = heta_lens.load_model(SMOLLM2)
+    text = "The children walked to the market and bought apples, bread and cheese for their mother. " * 300
+    ids = model.to_tokens(text)[:, : int(length)]
+    method, options = SETTINGS[setting]
+    held, begun = _resident("VmRSS"), time.process_time()
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
+    found = method_of(method, options)(heta_lens.Prediction.from_cache(cache, tokens=ids))
+    seconds = time.process_time() - begun
+    cost = found.diagnostics.cost
+    # A backward pass takes two forwards, a product four: a forward and a backward pass through both.
+    passes = (cost.forwards or 0) + 2 * (cost.backwards or 0) + 4 * (cost.hvps or 0)
+    sizes = {"seconds": seconds, "bytes": _resident("VmHWM") - held, "multiplications": passes * _forward(model, ids)}
+    print(json.dumps(sizes))  # noqa: T201
+
+
+def _resident(of: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(of))
+    return int(line.split()[1]) * 1024
+
+
+def _forward(model: Any, ids: torch.Tensor) -> float:
+    """Return the multiplications of a forward: by every matrix once a token, and by attention once a pair of tokens."""
+    config, length = model.cfg, ids.shape[1]
+    matrices = sum(
+        weights.numel() for name, weights in model.named_parameters() if weights.ndim > 1 and "emb" not in name
+    )
+    return length * matrices + 2 * config.n_layers * config.n_heads * config.d_head * length**2
+
+
+def run(*settings: str) -> None:
+    for setting in settings or SETTINGS:
+        OUTCOMES.measure([(setting, length) for length in LENGTHS], measured)
+
+
+def measured(setting: str, length: int) -> dict[str, Any]:
+    """Measure a cell that the cells before it promise within the limits, or return what they promise."""
+    known = [one for (name, _), one in OUTCOMES.read().items() if name == setting]
+    promised = predicted(known, length)
+    if promised["seconds"] > 60 * MINUTES or promised["bytes"] > GIB * 2**30:
+        return promised | {"estimated": True}
+    command = [sys.executable, "-m", "benchmarks.growth", setting, str(length)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == -9:  # the machine ran out of memory
+        return promised | {"estimated": True}
+    done.check_returncode()
+    return {**json.loads(done.stdout.splitlines()[-1]), "tokens": length}
+
+
+def predicted(known: list[dict[str, Any]], length: int) -> dict[str, Any]:
+    """Return the continuation of the last two lengths, on logarithmic scales."""
+    if len(known) < 2:
+        return {"seconds": 0.0, "bytes": 0.0, "tokens": length}
+    before, last = known[-2:]
+    beyond = math.log(length / last["tokens"]) / math.log(last["tokens"] / before["tokens"])
+    sizes = {
+        name: last[name] * (last[name] / before[name]) ** beyond for name in ("seconds", "bytes", "multiplications")
+    }
+    return {**sizes, "tokens": length}
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+def write() -> None:
+    found = OUTCOMES.read()
+    missing = sum((setting, length) not in found for setting in SETTINGS for length in LENGTHS)
+    if missing:
+        raise SystemExit(f"{missing} cells are not measured: make table-growth measures them")
+    tables = [
+        Table("Seconds of the processor", COLUMNS, [row(found, setting, "seconds", 1) for setting in SETTINGS]),
+        Table("GiB beyond the model", COLUMNS[:-1], [row(found, setting, "bytes", 2**30) for setting in SETTINGS]),
+    ]
+    pages.write("growth", tables)
+    save_figure(figure(found), ROOT / "docs" / "growth.png")
+
+
+def row(found: dict[Any, Any], setting: str, of: str, unit: float) -> list[str]:
+    cells = [found[setting, length] for length in LENGTHS]
+    shown = [f"{number(cell[of] / unit)}{' (not run, estimated)' * ('estimated' in cell)}" for cell in cells]
+    real = [cell for cell in cells if "estimated" not in cell]
+    slopes = [f"N^{slope(real, of):.1f}"]
+    if of == "seconds":
+        slopes.append(f"N^{slope(real, 'multiplications'):.1f}")
+    return [setting, *shown, *slopes]
+
+
+def slope(cells: list[dict[str, Any]], of: str) -> float:
+    """Return the exponent between the last two lengths."""
+    before, last = cells[-2:]
+    return math.log(last[of] / before[of]) / math.log(last["tokens"] / before["tokens"])
+
+
+def figure(found: dict[Any, Any]) -> Any:
+    drawn, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, of, unit, title in zip(axes, ("seconds", "bytes"), (1, 2**30), COLUMNS_OF, strict=True):
+        for place, setting in enumerate(SETTINGS):
+            cells = [found[setting, length] for length in LENGTHS]
+            real = [cell for cell in cells if "estimated" not in cell]
+            name = setting.strip("`")
+            axis.plot(
+                [cell["tokens"] for cell in real],
+                [cell[of] / unit for cell in real],
+                "o-",
+                color=f"C{place}",
+                label=name,
+            )
+            rest = cells[len(real) - 1 :]
+            axis.plot([cell["tokens"] for cell in rest], [cell[of] / unit for cell in rest], ":", color=f"C{place}")
+        axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
+        axis.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
+        axis.minorticks_off()
+    axes[0].legend(frameon=False)
+    return drawn
+
+
+COLUMNS_OF = ("seconds of the processor", "GiB beyond the model")
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])
