@@ -154,6 +154,8 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
         scores[setting] = _short(found.scores[eligible])
         if setting == "heta":
             parts["curvature"] = _short(found.parts["curvature"][eligible])
+            whole = {**found.parts, "score": found.scores}
+            known["first, last, sum"] = {name: _short(one[[0, -1]]) + _short(one.sum()) for name, one in whole.items()}
     return known | {"parts": parts, "scores": scores, "seconds": seconds, "refused": refused}
 
 
