@@ -1,7 +1,8 @@
-"""Time and memory of explanations of SmolLM2 over the length of the prompt, beside the growth of the arithmetic.
+"""Time and memory of explanations of SmolLM2 over the length of the prompt, and whether they find a needle there.
 
-Every cell is a process of its own, so that its highest resident size is the cell's. The arithmetic is counted in
-multiplications of a forward, which the two matrix products of attention make grow faster than the prompt.
+The prompt hides three facts in noise and asks for one of these. Every cell is a process of its own, so that its highest
+resident size is the cell's. The arithmetic is counted in multiplications of a forward, which the two matrix products of
+attention make grow faster than the prompt.
 """
 
 import json
@@ -9,6 +10,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,11 @@ from benchmarks import pages
 from benchmarks.models import SMOLLM2
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import ROOT, Table, number, save_figure
+from heta_lens.data.instance import Instance
+from heta_lens.data.suites import suite
 from heta_lens.methods.registry import method_of
+from heta_lens.metrics.evidence import reciprocal_rank
+from heta_lens.metrics.scores import evidence_positions
 
 LENGTHS = (64, 256, 1_000, 4_000)
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -29,8 +35,11 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "`heta`": ("heta", {}),
     "`heta variant=win`": ("heta", {"variant": "win"}),
     "`flash_trace`": ("flash_trace", {}),
+    "`gradient_norm`": ("gradient_norm", {}),
+    "`context_cite`": ("context_cite", {}),
 }
 MINUTES, GIB = 20, 20
+NEEDLES, ENOUGH = 5, 60.0  # prompts of a cell, and the seconds after which no other is begun
 COLUMNS = ["method", *(f"{length:,} tokens" for length in LENGTHS), "grows as", "the arithmetic as"]
 OUTCOMES = Outcomes("growth")
 
@@ -39,18 +48,32 @@ def measure(setting: str, length: str) -> None:
     """Print the seconds, the memory beyond the model and the multiplications of an attribution and its cache."""
     torch.set_num_threads(1)
     model = heta_lens.load_model(SMOLLM2)
-    text = "The children walked to the market and bought apples, bread and cheese for their mother. " * 300
-    ids = model.to_tokens(text)[:, : int(length)]
     method, options = SETTINGS[setting]
-    held, begun = _resident("VmRSS"), time.process_time()
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
-    found = method_of(method, options)(heta_lens.Prediction.from_cache(cache, tokens=ids))
-    seconds = time.process_time() - begun
+    held, begun, ranks = _resident("VmRSS"), time.process_time(), list[float]()
+    while len(ranks) < NEEDLES and time.process_time() - begun < ENOUGH:
+        instance, ids = needle(model, int(length), len(ranks))
+        _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
+        prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+        prediction = replace(prediction, target=prediction.spell(instance.answer or "")[0])
+        found = method_of(method, options)(prediction)
+        eligible, gold = (evidence_positions(instance, prediction, part) for part in ("eligible", "gold"))
+        ranks.append(reciprocal_rank(found.scores, gold, candidates=eligible))
+    seconds = (time.process_time() - begun) / len(ranks)
     cost = found.diagnostics.cost
     # A backward pass takes two forwards, a product four: a forward and a backward pass through both.
     passes = (cost.forwards or 0) + 2 * (cost.backwards or 0) + 4 * (cost.hvps or 0)
     sizes = {"seconds": seconds, "bytes": _resident("VmHWM") - held, "multiplications": passes * _forward(model, ids)}
-    print(json.dumps(sizes))  # noqa: T201
+    print(json.dumps(sizes | {"tokens": ids.shape[1], "ranks": ranks}))  # noqa: T201
+
+
+def needle(model: Any, length: int, number: int) -> tuple[Instance, torch.Tensor]:
+    """Return the longest prompt that is no longer than ``length`` tokens."""
+    for words in range(length, 0, -max(1, length // 64)):
+        instance = suite("needle", split="test", limit=1, seed=number, words=words)[0]
+        ids = model.to_tokens(instance.text)
+        if ids.shape[1] <= length:
+            return instance, ids
+    raise ValueError(f"no needle has {length} tokens or fewer")
 
 
 def _resident(of: str) -> int:
@@ -83,7 +106,7 @@ def measured(setting: str, length: int) -> dict[str, Any]:
     if done.returncode == -9:  # the machine ran out of memory
         return promised | {"estimated": True}
     done.check_returncode()
-    return {**json.loads(done.stdout.splitlines()[-1]), "tokens": length}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def predicted(known: list[dict[str, Any]], length: int) -> dict[str, Any]:

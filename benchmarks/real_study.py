@@ -9,26 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import count, islice
-from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 from zlib import crc32
 
-import numpy as np
 import torch
 import typer
-from numpy.typing import ArrayLike
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import CSV as TABLES
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.statistics import Estimate, estimate
 from heta_lens.methods.registry import method_of
-from heta_lens.metrics.evidence import evidence_mass, highest, reciprocal_rank, recovery
 from heta_lens.metrics.scores import evidence_positions, ordinary
 from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import MASKED
@@ -244,65 +238,7 @@ def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[s
 app = typer.Typer()
 
 
-# ------------------------------------------------------------------------------------------------------------- analysis
-Row = Mapping[str, Any]
-
-
-def root(one: ArrayLike, other: ArrayLike) -> np.ndarray:
-    return np.sqrt(np.abs(np.array(one)) * np.abs(np.array(other)))
-
-
-def candidates(row: Row) -> dict[str, np.ndarray]:
-    """Return the scores of every method and every candidate of HETA, on the eligible tokens."""
-    parts = row["parts"]
-    gate, squared = np.array(parts["gate"]), np.array(parts["squared gradient"])
-    zero, mean = parts["zero"], parts["mean"]
-    plain = np.array(zero["orig||masked"])
-    found = {
-        "√(G·I)": root(squared, plain),
-        "√(G·|Δ|)": root(squared, zero["drop"]),
-        "√(G·I), masked‖original": root(squared, zero["masked||orig"]),
-        "√(G·I), mean mask": root(squared, mean["orig||masked"]),
-        "G": squared,
-        "I": plain,
-        "I, masked‖original": np.array(zero["masked||orig"]),
-        "G/ΣG + I/ΣI": squared / squared.sum() + plain / plain.sum(),
-    }
-    if "curvature" in parts:
-        curvature = np.array(parts["curvature"])
-        found |= {
-            "√(S·I)": root(curvature, plain),
-            "√(S·|Δ|)": root(curvature, zero["drop"]),
-            "S": curvature,
-            "S/ΣS + I/ΣI": curvature / curvature.sum() + plain / plain.sum(),
-        }
-    gated = {f"M·({name})": gate * values for name, values in found.items()}
-    removed = {"leave_one_out": zero["drop"], "leave_one_out mask=mean": mean["drop"]}
-    return {name: np.array(values) for name, values in (row["scores"] | removed).items()} | found | gated
-
-
-def effect(row: Row, how: str) -> list[float]:
-    return row["parts"]["zero"]["drop"] if how == "zero" else row[how]
-
-
-def measures(row: Row, scores: np.ndarray) -> dict[str, float]:
-    """Return the criterion of a prompt and what it is made of."""
-    eligible = row["eligible"]
-    gold = [eligible.index(place) for place in row["gold"] if place in eligible]
-    values = torch.from_numpy(np.asarray(scores, dtype=float))
-    sizes = values.abs()
-    agreements = {how: rank_correlation(sizes, torch.tensor(effect(row, how)).double().abs()) for how in HOW}
-    agreements = {how: 0.0 if isnan(value) else value for how, value in agreements.items()}
-    ranked = {
-        "reciprocal rank": reciprocal_rank(values, gold),
-        "first is evidence": float(highest(values, 1)[0] in gold),
-        "evidence mass": evidence_mass(values, gold),
-        "recovery of 10 %": recovery(values, gold),
-    }
-    both = (agreements["delete"] + agreements["resample"]) / 2
-    return {"criterion": (ranked["reciprocal rank"] + both) / 2, **ranked, **agreements}
-
-
+# ------------------------------------------------------------------------------------------------------------- outcomes
 def kept(model: str) -> Outcomes:
     """Return the outcomes of a model, unpacked from what the repository holds unless some are measured already."""
     found = Outcomes(f"real_study-{model}")
@@ -314,55 +250,6 @@ def kept(model: str) -> Outcomes:
 
 def packed(model: str) -> Path:
     return TABLES / f"real_study-{model}.jsonl.xz"
-
-
-def outcomes(model: str) -> dict[tuple[str, str], list[Row]]:
-    """Return the prompts that count, by family and split."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for (family, split, _), row in kept(model).read().items():
-        if "left out" not in row:
-            found.setdefault((family, split), []).append(row)
-    return found
-
-
-def table(rows: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, Estimate]]:
-    """Return the measures of every setting: the mean over families of the mean over prompts, with an interval."""
-    collected: dict[str, dict[str, dict[str, list[tuple[float, str]]]]] = {}
-    for family, prompts in rows.items():
-        for row in prompts:
-            for setting, scores in candidates(row).items():
-                for measure, value in measures(row, scores).items():
-                    if not isnan(value):
-                        cells = collected.setdefault(setting, {}).setdefault(measure, {})
-                        cells.setdefault(family, []).append((value, f"{family} {row['template']}"))
-    return {
-        setting: {measure: over_families(cells) for measure, cells in of.items() if cells.keys() == rows.keys()}
-        for setting, of in collected.items()
-    }
-
-
-def over_families(cells: Mapping[str, Sequence[tuple[float, str]]]) -> Estimate:
-    """Return the mean of the families' means; prompts weigh so that every family weighs the same."""
-    share = [len(cell) * len(cells) for cell in cells.values()]
-    total = sum(len(cell) for cell in cells.values())
-    weighed = [
-        (value * total / weight, cluster)
-        for cell, weight in zip(cells.values(), share, strict=True)
-        for value, cluster in cell
-    ]
-    values, clusters = zip(*weighed, strict=True)
-    return estimate(list(values), list(clusters))
-
-
-@app.command()
-def write(model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")], split: str = "dev") -> None:
-    """Print the measures of every setting, the highest criterion first."""
-    rows = {family: found for (family, own), found in outcomes(model).items() if own == split}
-    print({family: len(found) for family, found in rows.items()})  # noqa: T201
-    found = {setting: of for setting, of in table(rows).items() if "criterion" in of}
-    for setting, of in sorted(found.items(), key=lambda item: -item[1]["criterion"].value):
-        cells = (f"{name} {of[name].value:.2f} [{of[name].low:.2f}, {of[name].high:.2f}]" for name in of)
-        print(f"{setting:34s}", "  ".join(cells))  # noqa: T201
 
 
 @app.command()

@@ -1,154 +1,294 @@
-"""Every method by every metric: the tables of docs/results.md, in parts that are evaluated apart.
+"""The page of results: what `real_study` measured, as tables and pictures; candidates of HETA are arithmetic on it."""
 
-The recall stories are of the test split, on the demo model. The copied words are prompts of `copied_words`, on the
-stories3M model.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from math import isfinite, isnan
 from typing import Any
 
-import heta_lens
-from benchmarks import copied_words, pages
-from benchmarks.models import load_stories3m
-from benchmarks.pages import Table
-from heta_lens._util.text import Span
-from heta_lens.data.datasets import occurrences, split_sentences
-from heta_lens.data.instance import Instance
-from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, evaluate
-from heta_lens.evaluation.report.document import markdown
-from heta_lens.evaluation.report.folder_report import overview
-from heta_lens.evaluation.report.results import Measure, Summary, summary
-from heta_lens.metrics import METRICS
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
 
-FOLDER = Path(__file__).with_name("evaluated")
-SLOW = ["causal_tracing", "faml", "reagent", "sequential_integrated_gradients"]  # over two seconds a story
-UNABLE = ["sea_cot"]  # the models at hand do not answer Yes or No
-WITH_QUESTION = "context_cite query=@question"
-RELP, ALONE = "attn_lrp rule=relp", "heta groups=None"
-FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), RELP, WITH_QUESTION]
-SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
-ABLATIONS = [f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only")]
-CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
-PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
-# Not for copied words: there is no question, weights are fitted on stories, the vocabulary is too large.
-UNFIT = [WITH_QUESTION, "at2", "gilot"]
-COPIED = [method for method in FAST if method not in UNFIT]
-CHEAP = [name for name, metric in METRICS.items() if not metric.again]
-AGAIN = [name for name, metric in METRICS.items() if metric.again]
-REFERENCES = {  # values that other metrics are compared with: no merit of a method
-    *("verdict_change_random", "causal_pass_5_chance", "causal_pass_5_unpatched", "seed_variance")
+from benchmarks import pages, real_study
+from benchmarks.pages import ROOT, Table, save_figure
+from benchmarks.real_study import CHOOSING, MODELS
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.evaluation.statistics import Estimate, corrected, difference, estimate
+from heta_lens.metrics.evidence import evidence_mass, highest, reciprocal_rank, recovery
+
+EVIDENCE, AGREEMENT, CRITERION = "reciprocal rank", "agreement", "criterion"
+HOW = ("delete", "resample", "zero")
+SHOWN = {  # rows of the short table
+    **{name: name for name in ("heta", "careful", "fast", "attn_lrp", "gim", "leave_one_out", "lime")},
+    **{name: name for name in ("integrated_gradients", "flash_trace", "depass", "at2", "gradient_norm")},
+    **{name: name for name in ("random", "recency")},
 }
+ONE_PASS = (
+    *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope", "depass"),
+    *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2"),
+)
+PROMPT = ["model", "family", "split", "number"]
+Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Part:
-    """The prompts, methods and metrics of one table."""
-
-    title: str
-    model: Callable[[], Any]
-    prompts: Callable[[], Sequence[Instance]]
-    methods: Sequence[str]
-    metrics: Sequence[str]
-
-    def run(self, folder: Path) -> None:
-        entries = [Entry.read(method) for method in self.methods]
-        evaluate(self.model(), self.prompts(), entries, self.metrics, folder, facts={"suite": self.title})
+# ------------------------------------------------------------------------------------------------------------- scores
+def root(one: ArrayLike, other: ArrayLike) -> np.ndarray:
+    return np.sqrt(np.abs(np.array(one)) * np.abs(np.array(other)))
 
 
-def recall(count: int) -> Callable[[], Sequence[Instance]]:
-    return lambda: suite("recall", limit=count, facts=3, wordings="trained")
+def candidates(row: Row) -> dict[str, np.ndarray]:
+    """Return the scores of every candidate of HETA, on the eligible tokens."""
+    parts = row["parts"]
+    zero, mean = parts["zero"], parts["mean"]
+    gate, squared, plain = (np.array(part) for part in (parts["gate"], parts["squared gradient"], zero["orig||masked"]))
+    found = {
+        "careful": root(squared, plain),
+        "√(G·|Δ|)": root(squared, zero["drop"]),
+        "√(G·I), masked‖original": root(squared, zero["masked||orig"]),
+        "√(G·I), mean mask": root(squared, mean["orig||masked"]),
+        "G": squared,
+        "I": plain,
+        "I, masked‖original": np.array(zero["masked||orig"]),
+        "G/ΣG + I/ΣI": squared / squared.sum() + plain / plain.sum(),
+    }
+    if "curvature" in parts:
+        curvature = np.array(parts["curvature"])
+        found |= {
+            "√(S·I)": root(curvature, plain),
+            "√(S·|Δ|)": root(curvature, zero["drop"]),
+            "S": curvature,
+            "S/ΣS + I/ΣI": curvature / curvature.sum() + plain / plain.sum(),
+        }
+    return found | {f"M · {'√(G·I)' if name == 'careful' else name}": gate * values for name, values in found.items()}
 
 
-def copied(count: int) -> Callable[[], Sequence[Instance]]:
-    """Return prompts of all templates."""
-    return lambda: [copy_of(prompt) for prompt in sorted(copied_words.prompts(), key=copied_words.turn)[:count]]
+def scores_of(row: Row) -> dict[str, np.ndarray]:
+    """Return the scores of every method and candidate, on the eligible tokens."""
+    removed = {"leave_one_out": "zero", "leave_one_out mask=mean": "mean"}
+    drops = {name: row["parts"][mask]["drop"] for name, mask in removed.items()}
+    return {name: np.array(values) for name, values in (row["scores"] | drops).items()} | candidates(row)
 
 
-def copy_of(prompt: dict[str, Any]) -> Instance:
-    """Return a prompt whose gold are the earlier places of the next word, and its support their sentences."""
-    text, word = prompt["text"], prompt["target"]
-    gold = occurrences(word.strip(), text)
-    starts = [text.index(sentence) for sentence in split_sentences(text)]
-    sentences = pairwise([*starts, len(text)])
-    support = [Span(start, stop) for start, stop in sentences if any(start <= at < stop for at, _ in gold)]
-    return Instance(prompt["id"], text, word, prompt["template"], support=tuple(support), gold=tuple(gold))
+def effects_of(row: Row) -> dict[str, list[float]]:
+    """Return the drops of log p under every intervention, on the eligible tokens."""
+    masks = {mask: row["parts"][mask]["drop"] for mask in ("zero", "mean")}
+    return {**{how: row[how] for how in ("delete", "resample")}, **masks, **row.get("others", {})}
 
 
-demo = heta_lens.load_demo_model
-PARTS = {
-    "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS, ALONE], CHEAP),
-    "copied": Part("copied words", load_stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS, ALONE], CHEAP),
-    "ablations": Part("recall stories (ablations)", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
-    "again": Part("recall stories (repeated runs)", demo, recall(50), FAST, AGAIN),
-}
+def measures(row: Row, scores: ArrayLike) -> dict[str, float]:
+    """Return the criterion of a prompt and what it is made of."""
+    gold = [row["eligible"].index(place) for place in row["gold"] if place in row["eligible"]]
+    values, effects = torch.tensor(scores, dtype=torch.float64), effects_of(row)
+    found = {how: correlation(values, effects[how]) for how in HOW} | {
+        EVIDENCE: reciprocal_rank(values, gold),
+        "first is evidence": float(highest(values, 1)[0] in gold),
+        "evidence mass": evidence_mass(values, gold),
+        "recovery of 10 %": recovery(values, gold),
+    }
+    agreement = (found["delete"] + found["resample"]) / 2
+    return {CRITERION: (found[EVIDENCE] + agreement) / 2, AGREEMENT: agreement, **found}
 
 
-def run(*parts: str) -> None:
-    """Evaluate methods, each part in its folder; an interrupted run resumes."""
-    for name in parts or PARTS:
-        PARTS[name].run(FOLDER / name)
+def correlation(one: ArrayLike, other: ArrayLike) -> float:
+    """Return Spearman's correlation of the sizes; 0 where one side has no order."""
+    value = rank_correlation(*(torch.as_tensor(side, dtype=torch.float64).abs() for side in (one, other)))
+    return 0.0 if isnan(value) else value
+
+
+# -------------------------------------------------------------------------------------------------------------- prompts
+@cache
+def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
+    """Return the prompts that count, by family and number."""
+    return {
+        (family, number): row
+        for (family, own, number), row in real_study.kept(model).read().items()
+        if own == split and "left out" not in row
+    }
+
+
+@cache
+def measured(model: str, split: str) -> pd.DataFrame:
+    """Return the measures of every setting on every prompt, a row each."""
+    return pd.DataFrame(
+        {"family": family, "number": number, "template": f"{family} {row['template']}", "setting": setting}
+        | measures(row, scores)
+        | {"seconds": row["seconds"].get(setting)}
+        for (family, number), row in prompts(model, split).items()
+        for setting, scores in scores_of(row).items()
+    )
+
+
+def weights(frame: pd.DataFrame) -> pd.Series:
+    """Return the weight of every prompt, so that families weigh the same; the weights' mean is 1."""
+    return len(frame) / frame.groupby("family")["family"].transform("size") / frame["family"].nunique()
+
+
+def averaged(frame: pd.DataFrame, measure: str) -> Estimate:
+    """Return the mean over families of the mean over prompts, with an interval over templates."""
+    return estimate([*(frame[measure] * weights(frame))], [*frame["template"]])
+
+
+def paired(frame: pd.DataFrame, one: str, other: str) -> Any:
+    """Return the difference of two settings by the criterion, on prompts that have both."""
+    ours, theirs = (frame[frame["setting"] == name] for name in (one, other))
+    joined = ours.merge(
+        theirs[["family", "number", CRITERION]], on=["family", "number"], suffixes=("", " of the other")
+    )
+    weight = weights(joined)
+    values = (joined[name] * weight for name in (CRITERION, f"{CRITERION} of the other"))
+    return difference(*map(list, values), [*joined["template"]])
+
+
+def chosen(among: Callable[[str], bool]) -> str:
+    """Return the setting with the highest criterion on the prompts that choose, where all settings were measured."""
+    frame = measured(MODELS[0], "dev")
+    frame = frame[frame["family"].isin(CHOOSING)]
+    whole = frame[frame["setting"] == "heta"][["family", "number"]]
+    frame = frame.merge(whole, on=["family", "number"])
+    means = frame.groupby(["setting", "family"])[CRITERION].mean().groupby("setting").mean()
+    return str(means[[name for name in means.index if among(name)]].idxmax())
+
+
+def is_candidate(setting: str) -> bool:
+    return setting == "careful" or not setting[0].islower()
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+COLUMNS = ["setting", "criterion", EVIDENCE, "first is evidence", "deletion", "resampling", "zeroing", "prompts"]
+
+
+def cells(frame: pd.DataFrame, setting: str, title: str) -> list[str]:
+    rows = frame[frame["setting"] == setting]
+    shown = [averaged(rows, name) for name in (CRITERION, EVIDENCE, "first is evidence", *HOW)]
+    return [title, *map(written, shown), str(len(rows))]
+
+
+def written(one: Estimate, sign: str = "") -> str:
+    value, low, high = (f"{number:{sign}.2f}" for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]" if isfinite(one.low) and isfinite(one.high) else value
+
+
+def ranked(frame: pd.DataFrame, settings: Sequence[str]) -> list[str]:
+    means = {name: averaged(frame[frame["setting"] == name], CRITERION).value for name in settings}
+    return sorted((name for name in settings if not isnan(means[name])), key=lambda name: -means[name])
+
+
+def short_table(model: str, split: str, best: str) -> Table:
+    """Return the named settings and the best candidate of HETA, the highest criterion first."""
+    frame = measured(model, split)
+    names = ranked(frame, [*dict.fromkeys([*SHOWN, best])])
+    return Table(f"{model}, {split}", COLUMNS, [cells(frame, name, f"`{name}`") for name in names])
+
+
+def long_table(model: str, split: str) -> Table:
+    frame = measured(model, split)
+    names = ranked(frame, [*frame["setting"].unique()])
+    return Table(f"{model}, {split}", COLUMNS, [cells(frame, name, name) for name in names])
+
+
+def interventions(model: str) -> Table:
+    """Return how well interventions agree: the mean over prompts of the rank correlation of their effects."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for split in real_study.SPLITS[:1]:
+        for row in prompts(model, split).values():
+            effects = effects_of(row)
+            for one, other in combinations(effects, 2) if "others" in row else ():
+                found.setdefault((one, other), []).append(correlation(effects[one], effects[other]))
+    names = [*dict.fromkeys(name for pair in found for name in pair)]
+
+    def cell(one: str, other: str) -> str:
+        values = found.get((one, other), found.get((other, one)))
+        return f"{np.mean(values):.2f}" if values else "–"
+
+    rows = [[one, *(cell(one, other) for other in names)] for one in names]
+    return Table(f"{model}: interventions", ["", *names], rows)
+
+
+def confirmation(best: str) -> Table:
+    """Return how far the best candidate is above literal HETA, and above the presets, where nothing was chosen."""
+    own = measured(MODELS[0], "test")
+    places = {
+        "test, SmolLM2": own[own["family"].isin(CHOOSING)],
+        "suites and chats without a part": pd.concat([own, measured(MODELS[0], "dev")]).query(
+            "family not in @CHOOSING"
+        ),
+        "Gemma": pd.concat([measured(MODELS[1], split) for split in real_study.SPLITS]),
+    }
+    rows = []
+    for other in ("heta", "careful", "fast"):
+        if other != best:
+            found = [paired(frame, best, other) for frame in places.values()]
+            adjusted = corrected([one.p for one in found])
+            shown = (written(one, "+") for one in found)
+            rows.append([f"`{best}` − `{other}`", *shown, f"{max(adjusted):.2g}"])
+    return Table("Confirmed?", ["difference of the criterion", *places, "largest p, Holm"], rows)
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+def evidence_against_agreement(model: str, split: str, best: str) -> Any:
+    """Draw evidence against agreement with interventions: a labelled point with intervals for each setting."""
+    frame, (figure, axis) = measured(model, split), plt.subplots(figsize=(7.5, 5.5), layout="constrained")
+    for name in dict.fromkeys([*SHOWN, best]):
+        rows = frame[frame["setting"] == name]
+        if len(rows):
+            across, up = averaged(rows, AGREEMENT), averaged(rows, EVIDENCE)
+            colour = "C3" if is_candidate(name) or name == "heta" else "C0"
+            lengths = [[[one.value - one.low], [one.high - one.value]] for one in (across, up)]
+            axis.errorbar(across.value, up.value, *lengths[::-1], fmt="o", color=colour, elinewidth=0.6, markersize=4)
+            axis.annotate(name, (across.value, up.value), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axis.set(xlabel="agreement with deletion and resampling (Spearman)", ylabel="evidence (mean reciprocal rank)")
+    axis.set_title(f"{model}: HETA and its settings in red", fontsize=10)
+    return figure
+
+
+def reasons() -> Any:
+    """Draw why literal HETA ranks as it does: the sink, the last token, certainty and units."""
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
+    for place, model in enumerate(MODELS):
+        rows = [row for row in prompts(model, "dev").values() if "first, last, sum" in row]
+        ends = pd.DataFrame(
+            {
+                f"{name} {end}": value
+                for name, parts in row["first, last, sum"].items()
+                for end, value in zip(("first", "last", "sum"), parts, strict=True)
+            }
+            | {"p": row["p"]}
+            for row in rows
+        )
+        style = {"color": f"C{place}", "alpha": 0.6}
+        bins = np.linspace(0, 1, 21).tolist()
+        axes[0].hist(ends["gate first"] / ends["gate sum"], bins, label=model, **style)
+        axes[1].hist(ends["information last"] / ends["information sum"], bins, **style)
+        axes[2].scatter(1 - ends["p"], ends["curvature sum"], s=8, **style)
+        axes[3].scatter(ends["information sum"], ends["curvature sum"], s=8, **style)
+    axes[0].set(title="the sink", xlabel="share of the gate on the first token", ylabel="prompts")
+    axes[1].set(title="the last token", xlabel="share of the information on the last token")
+    axes[2].set(
+        title="certainty", xlabel="1 − p of the answer", ylabel="sum of the curvature", xscale="log", yscale="log"
+    )
+    axes[3].set(
+        title="units", xlabel="sum of the information", ylabel="sum of the curvature", xscale="log", yscale="log"
+    )
+    axes[0].legend(frameon=False, fontsize=7)
+    return figure
+
+
+def run(*models: str) -> None:
+    """Measure for two hours each, where `python -m benchmarks.real_study run` takes other times."""
+    for model in models or MODELS:
+        real_study.run(model)
 
 
 def write() -> None:
-    """Write the parts that are finished."""
-    found = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
-    found = {title: one for title, one in found.items() if not any(cell.pending for cell in one.cells.values())}
-    pages.write("results", sections(found))
-
-
-def sections(found: Mapping[str, Summary]) -> Iterator[Table | tuple[str, str]]:
-    if found:
-        yield by_metric({title: one for title, one in found.items() if others(one)})
-        yield by_method(found)
-    for title, one in found.items():
-        if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
-            # Fewer methods and metrics; significance is still over all methods.
-            methods = (one.reference, *SETTINGS, *CONTROLS)
-            best = {metric: method for metric, method in one.best.items() if method in methods}
-            patched = replace(one, methods=methods, metrics={name: one.metrics[name] for name in PATCHED}, best=best)
-            yield f"Causal validation: patching {title}", markdown([*overview(patched)])
-    for title, one in found.items():
-        note = (
-            f"{len(one.templates)} prompts of {len(set(one.templates.values()))} templates; the explained token is the "
-            f"model's own prediction in {sum(one.correct.values())} of them. {len(one.methods)} methods, compared with "
-            f"{one.reference}."
+    best = chosen(is_candidate)
+    shown = [short_table(model, "dev", best) for model in MODELS]
+    pages.write("results", [*shown, *map(interventions, MODELS)])
+    pages.write("real", [long_table(model, "dev") for model in MODELS])
+    for model in MODELS:
+        save_figure(
+            evidence_against_agreement(model, "dev", best), ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
         )
-        yield title.capitalize(), f"{note}\n\n{markdown([*overview(one)])}"
-
-
-# ------------------------------------------------------------------------------------------------- HETA and the others
-def measured(results: Summary) -> list[Measure]:
-    named = {name for (name, _), cell in results.cells.items() if cell.estimate.n} - REFERENCES
-    return [metric for metric in results.metrics.values() if metric.name in named]
-
-
-def others(results: Summary) -> list[str]:
-    return [method for method in results.methods if not method.startswith("heta")]
-
-
-def by_metric(found: Mapping[str, Summary]) -> Table:
-    rows: dict[str, list[str]] = {}
-    for number, one in enumerate(found.values()):
-        for metric in measured(one):
-            verdicts = [one.verdict(metric, method) for method in others(one)]
-            row = rows.setdefault(metric.title, [metric.title, *[""] * (2 * len(found))])
-            counts = f"{verdicts.count(-1)} / {verdicts.count(1)} of {len(verdicts)}"
-            row[2 * number + 1 : 2 * number + 3] = [counts, one.best.get(metric.name, "")]
-    heads = [head for title in found for head in (f"{title}: HETA better / worse", f"{title}: best of all")]
-    return Table("HETA against the others", ["metric", *heads], [*rows.values()])
-
-
-def by_method(found: Mapping[str, Summary]) -> Table:
-    """Count the metrics by which every method is significantly better and worse than HETA."""
-    names = [*dict.fromkeys(name for one in found.values() for name in one.methods if name != one.reference)]
-    rows = {name: [f"`{name}`"] for name in names}
-    for one in found.values():
-        for name, row in rows.items():
-            verdicts = [one.verdict(metric, name) for metric in measured(one)] if name in one.methods else []
-            row.append(f"{verdicts.count(1)} / {verdicts.count(-1)} of {len(verdicts)}" if verdicts else "")
-    columns = ["method", *(f"{title}: better / worse than HETA" for title in found)]
-    return Table("The others against HETA", columns, [*rows.values()])
+    save_figure(reasons(), ROOT / "docs" / "reasons.png")
