@@ -73,13 +73,11 @@ demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_training
 	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
-	$(TL3)/python -m benchmarks.reasoning_model
-	$(TL3)/python -m benchmarks.contest
 
 real-models: .venv/tl3/ready  ## fetch SmolLM2-135M-Instruct and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
 	$(TL3)/python -m benchmarks.real_models
 
-table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-methods (up to hours; resumes)
+table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-speed (up to hours; resumes)
 	PYTHONPATH=tests $(TL3)/python -m benchmarks $*
 
 table-peers: .venv/oracles/ready

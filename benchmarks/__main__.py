@@ -10,17 +10,16 @@ import typer
 
 from benchmarks.pages import PAGES
 
-NAMES = [name for name in PAGES if name != "study_results"]  # a finished study, whose program is not kept
 MODULES = {"demo_model": "demo_answers", "real": "real_prompts"}
 
 
 def main(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PAGES)}.")],
     parts: Annotated[list[str] | None, typer.Argument(help="Parts to measure; all, if none is named.")] = None,
 ) -> None:
     """Measure the outcomes that a page lacks, and write its tables."""
-    if name not in NAMES:
-        raise typer.BadParameter(f"{name} is not a page with tables: {', '.join(NAMES)}")
+    if name not in PAGES:
+        raise typer.BadParameter(f"{name} is not a page with tables: {', '.join(PAGES)}")
     module = import_module(f"benchmarks.{MODULES.get(name, name)}")
     if hasattr(module, "run"):
         module.run(*parts or ())

@@ -9,7 +9,7 @@ exactly when
 - the model gives the answer p > 0.3, and at most a third of that p in the counterfactual.
 
 No attribution takes part in the selection. Templates take turns, each giving its earliest draw with an answer that it
-has not given yet. The first 150 prompts are of 80 draws a template, and as many others are of 400 draws.
+has not given yet.
 """
 
 import json
@@ -29,7 +29,7 @@ from benchmarks.models import STORIES3M
 from benchmarks.outcomes import FOLDER
 
 STORIES, PROMPTS = Path(__file__).with_suffix(".txt"), FOLDER / "copied_words_prompts.jsonl"
-DRAWS = (80, 400)  # fillings of a template, for the first prompts and for the others
+DRAWS = 80  # fillings of a template
 WANTED = 150
 WORD_LIMIT = 6  # prompts that may share an answer
 TOKENS, NEAREST = range(25, 81), 8
@@ -93,40 +93,32 @@ def templates() -> Iterator[Template]:
         yield Template(name, answer, " ".join(text.split()))
 
 
-def prompts(*, more: bool = False) -> list[dict[str, Any]]:
-    """Return the first prompts, or the following ones, after a draw with stories3M if no file holds the prompts."""
+def prompts() -> list[dict[str, Any]]:
+    """Return the prompts, after a draw with stories3M if no file holds them."""
     if not PROMPTS.exists():
         build()
     lines = PROMPTS.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in (lines[WANTED:] if more else lines[:WANTED])]
-
-
-def turn(prompt: dict[str, Any]) -> int:
-    """Return the number of a prompt among those of its template; sorted by this, templates take turns."""
-    return int(prompt["id"].rpartition("-")[2])
+    return [json.loads(line) for line in lines[:WANTED]]
 
 
 def build() -> None:
     loaders = runpy.run_path(str(STORIES3M / "load.py"))
     tokenizer, model = loaders["load_tokenizer"](str(STORIES3M)), loaders["load_hf"](str(STORIES3M))
-    rows: list[dict[str, Any]] = []
-    for draws in DRAWS:
-        taken = {row["text"] for row in rows}
-        kept = [list(candidates(template, tokenizer, model, draws, taken)) for template in templates()]
-        numbers = Counter(row["template"] for row in rows)
-        for prompt in choose(kept):
-            numbers[prompt["template"]] += 1
-            rows.append({"id": f"{prompt['template']}-{numbers[prompt['template']]}"} | prompt)
+    chosen = choose([list(candidates(template, tokenizer, model)) for template in templates()])
+    rows, numbers = list[dict[str, Any]](), Counter[str]()
+    for prompt in chosen:
+        numbers[prompt["template"]] += 1
+        rows.append({"id": f"{prompt['template']}-{numbers[prompt['template']]}"} | prompt)
     PROMPTS.parent.mkdir(exist_ok=True)
     PROMPTS.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
-def candidates(template: Template, tokenizer: Any, model: Any, draws: int, taken: set[str]) -> Iterator[dict[str, Any]]:
+def candidates(template: Template, tokenizer: Any, model: Any) -> Iterator[dict[str, Any]]:
     """Yield one kept prompt of a template for each answer."""
     draw, answers = random.Random(f"0 {template.name}"), set[str]()
-    for words in [template.filled(draw) for _ in range(draws)]:
+    for words in [template.filled(draw) for _ in range(DRAWS)]:
         found = drawn(template, words, tokenizer)
-        if found is None or found["text"] in taken or found["target"] in answers:
+        if found is None or found["target"] in answers:
             continue
         swapped = [found["swapped_id"] if id == found["target_id"] else id for id in found["ids"]]
         p, p_swapped = (probability(model, ids, found["target_id"]) for ids in (found["ids"], swapped))

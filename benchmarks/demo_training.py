@@ -41,23 +41,18 @@ def vocabulary() -> dict[str, int]:
     return {token: index for index, token in enumerate(tokens)}
 
 
-def word_tokenizer(
-    known: dict[str, int], length: int, normalizer: Any = None, **shapes: str
-) -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose tokens are words with a blank before them, which begins texts by the ``shapes``."""
-    words = Tokenizer(tokenizer_models.WordLevel(known, unk_token=SPECIAL["unk_token"]))
-    if normalizer is not None:
-        words.normalizer = normalizer
+def demo_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose tokens are words with a blank before them."""
+    words = Tokenizer(tokenizer_models.WordLevel(vocabulary(), unk_token=SPECIAL["unk_token"]))
+    blanks = [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Prepend(" ")]
+    words.normalizer = normalizers.Sequence(blanks)
     words.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+|[^\w\s]"), "isolated")
     words.decoder = decoders.Fuse()
-    words.post_processor = processors.TemplateProcessing(**shapes, special_tokens=[("<bos>", known["<bos>"])])
-    how: dict[str, Any] = {"clean_up_tokenization_spaces": False, "model_max_length": length}
+    words.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", vocabulary()["<bos>"])]
+    )
+    how: dict[str, Any] = {"clean_up_tokenization_spaces": False, "model_max_length": 1024}
     return PreTrainedTokenizerFast(tokenizer_object=words, **how, **SPECIAL)
-
-
-def demo_tokenizer() -> PreTrainedTokenizerFast:
-    blanks = [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Prepend(" ")]
-    return word_tokenizer(vocabulary(), 1024, normalizers.Sequence(blanks), single="<bos> $A", pair="<bos> $A $B")
 
 
 STEPS = 6_000
@@ -218,11 +213,7 @@ def passed(at: Progressed, name: str, accuracy: float) -> bool:
 
 
 def batch_of(pages: Sequence[Page]) -> Batch:
-    return padded([_row(one, vocabulary()) for one in pages])
-
-
-def padded(rows: Sequence[Sequence[Tensor]]) -> Batch:
-    """Return a batch of pages, each given by the columns of `Batch`."""
+    rows = [_row(one, vocabulary()) for one in pages]
     padding = (vocabulary()["<pad>"], -1, -1, 0, False, -1)
     columns = zip(zip(*rows, strict=True), padding, strict=True)
     return Batch(*(pad_sequence(list(column), batch_first=True, padding_value=value) for column, value in columns))

@@ -15,13 +15,14 @@ from rich.progress import track
 from torch import Tensor
 
 import heta_lens
-from benchmarks import pages, pareto
-from benchmarks.models import MODELS, SIZES, available, predicted, prompt, random_model
+from benchmarks import copied_words, pages
+from benchmarks.models import MODELS, SIZES, available, load_stories3m, predicted, prompt, random_model
 from benchmarks.pages import Table, average
-from benchmarks.pareto import combined, scored
 from benchmarks.speed import spread
 from heta_lens._util.numerics import student_t
-from heta_lens._util.python import versions
+from heta_lens._util.python import quietly, versions
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import ask
 
 SMALL = {"n_layers": 3, "d_model": 48, "n_heads": 3, "d_head": 16, "d_vocab": 500, "n_ctx": 256}
 RANDOM = {
@@ -32,7 +33,8 @@ NAMES = ["stories3M", "demo", *RANDOM]
 LENGTH, SHORTER = 64, 40  # tokens of the prompts; of the intervals' prompts
 MANY, MORE, SEED = 400, 2000, 10**6  # probes of the expectation; of the intervals' expectation; their seed
 SEEDS, REPEATS = 5, 200  # draws; of the intervals
-HELD_OUT = 40  # prompts of a suite
+REFERENCE: dict[str, Any] = {"groups": None, "probes": 20, "seed": SEED}  # of a suite's prompts
+ALL, HELD_OUT = 100, 40  # prompts of a suite; those measured
 LARGEST = 20  # pairs
 
 
@@ -56,6 +58,16 @@ def predictions(length: int) -> Iterator[tuple[str, Any]]:
         yield name, predicted(model, prompt(name, model, length))
 
 
+def scored(prediction: heta_lens.Prediction, **options: Any) -> heta_lens.Attribution:
+    return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
+
+
+def combined(whole: heta_lens.Attribution, curvature: Tensor) -> Tensor:
+    """Return the score of a curvature with the gate and information of another."""
+    parts, weights = whole.parts, whole.options
+    return parts["gate"] * (weights["beta"] * curvature + weights["gamma"] * parts["information"])
+
+
 def shares(whole: heta_lens.Attribution, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
     """Return the score with another curvature, sum 1."""
     score = combined(whole, curvature)
@@ -72,17 +84,37 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
 CORRECTION_NOTE = f"""\
 95 % intervals over templates.
 
-On prompts of the suites of PARETO.md, against {pareto.REFERENCE["probes"]} probes of every token alone. The error of S
-is Σ|Ŝ - S| / ΣS. *Before* is before the cross-talk is taken out."""
+Questions about stories, read by the demo model (recall), and stories whose next word is copied, read by stories3M
+(copied), against {REFERENCE["probes"]} probes of every token alone. The error of S is Σ|Ŝ - S| / ΣS. *Before* is before
+the cross-talk is taken out."""
 CORRECTION_COLUMNS = [*("prompts", "of them", "L1", "L1 before", "error of S, %", "before, %", "ΣS, %", "ΣS before, %")]
 
 
-def suites() -> Iterator[tuple[str, list[pareto.Prompt]]]:
-    for name in ["recall", *(["copied"] if available(["stories3M"]) else [])]:
-        yield name, [pareto.SUITES[name](at) for at in spread(range(pareto.ALL), HELD_OUT)]
+class Prompt(NamedTuple):
+    prediction: heta_lens.Prediction
+    template: str
 
 
-def correction_rows(name: str, prompts: list[pareto.Prompt]) -> Iterator[list[str]]:
+def recall() -> list[Prompt]:
+    model = heta_lens.load_demo_model()
+    return [Prompt(ask(model, one), str(one.template)) for one in spread(suite("recall", limit=ALL), HELD_OUT)]
+
+
+def copied() -> list[Prompt]:
+    model, stories = load_stories3m(), spread(copied_words.prompts(), ALL)
+    return [
+        Prompt(predicted(model, torch.tensor([one["ids"]]), one["target_id"]), one["template"])
+        for one in spread(stories, HELD_OUT)
+    ]
+
+
+def suites() -> Iterator[tuple[str, list[Prompt]]]:
+    yield "recall", recall()
+    if available(["stories3M"]):
+        yield "copied", copied()
+
+
+def correction_rows(name: str, prompts: list[Prompt]) -> Iterator[list[str]]:
     both = [with_and_without(one.prediction) for one in prompts]
     compared = [[value for pair in zip(out, left, strict=True) for value in pair] for out, left in both]
     templates = [one.template for one in prompts]
@@ -97,7 +129,7 @@ class Errors(NamedTuple):
 
 def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
     """Return the errors with the cross-talk taken out, and left in."""
-    expected, one = scored(prediction, **pareto.REFERENCE), scored(prediction)
+    expected, one = scored(prediction, **REFERENCE), scored(prediction)
     curvature, own = expected.parts["curvature"], one.parts["curvature"]
 
     def errors(kind: Tensor) -> Errors:

@@ -28,7 +28,6 @@ TEXT = (  # a text that every measurement of speed on SmolLM2 begins with
     "Café list:\n- 2 eggs\n- 100 g flour\n- 1 litre of milk\n\nStep 1: Mix the flour with the milk. Step 2: Don't mix "
     "the eggs with the"
 )
-TRAINED = Path(__file__).with_name("trained")
 SEED = 0
 WIDE = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_head": 64, "d_vocab": 20_000, "n_ctx": 4096}
 SIZES: dict[str, dict[str, Any]] = {
@@ -109,9 +108,3 @@ def counted_flops(run: Callable[[], Any]) -> float:
     with FlopCounterMode(display=False) as counter:
         run()
     return float(counter.get_total_flops())
-
-
-def shared_top(one: Tensor, other: Tensor) -> int:
-    """Return how many of the ten highest scores two attributions share."""
-    top, expected = ({*scores.topk(min(10, len(scores))).indices.tolist()} for scores in (one, other))
-    return len(top & expected)

@@ -18,15 +18,11 @@ from heta_lens.evaluation.statistics import Bounds, estimate
 
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
-IN_DOCS = "certainty coverage metrics_worth results rivals study_results"
-BESIDE = (
-    "demo_model groups growth memory methods pareto peers precision probes real reasoning shortcuts speed startup "
-    "throughput variants"
-)
+IN_DOCS = "coverage results"
+BESIDE = "demo_model groups growth memory peers precision probes real speed startup throughput"
 PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
     name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()
 }
-TOY_MODELS = "Measured on toy models: what comes first here need not come first on a real model."
 INTERVAL = re.compile(r"(?P<value>[^\s;]+) \[(?P<low>[^\s;]+), (?P<high>[^\s;]+)\]")
 HEADING_OR_TABLE = re.compile(
     r"^#+ (?P<title>.*)$|(?P<head>^\|.*)\n\|(?: *:?-+:? *\|)+\n(?P<rows>(?:\|.*\n?)*)", re.MULTILINE

@@ -131,5 +131,4 @@ heta_lens.metrics.faithfulness_error(heta_lens.metrics.Drops.of(prediction), win
 
 # %% [markdown]
 # The ranking is nearly that of the full method. But the scores are poor as sums of effects: with or without the best
-# scale (`calibrated`, `raw`), their error in nats is a large part of that of scores that are all 0 (`nothing`). The
-# benchmarks measure the error of each option on many prompts.
+# scale (`calibrated`, `raw`), their error in nats is a large part of that of scores that are all 0 (`nothing`).

@@ -1,18 +1,14 @@
-"""Precision, memory, throughput, shortcuts, groups and cheaper ways: the numbers of the tables on small cases."""
+"""Precision, memory, throughput and groups: the numbers of the tables on small cases."""
 
 from typing import Any
 
 import pytest
 import torch
 
-import heta_lens
-from benchmarks import groups, memory, pareto, precision, reasoning_model, shortcuts, throughput
-from benchmarks.pareto import Point, front
+from benchmarks import groups, memory, precision, throughput
 from benchmarks.throughput import PROMPTS, Timing
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.data.recall import stories
-from heta_lens.diagnostics import rank_correlation
 
 
 # ----------------------------------------------------------------------------------------------------------- precision
@@ -56,46 +52,12 @@ def test_rates_leave_out_the_time_that_any_number_of_prompts_takes() -> None:
     assert throughput.rows(timings)[1][:3] == ["two processes", f"{36 / 31:.3g}", "2"]
 
 
-# -------------------------------------------------------------------------------------------------------- cheaper ways
-def test_a_way_is_on_the_front_unless_a_cheaper_one_is_nearer_by_more_than_chance() -> None:
-    def point(flops: float, *errors: float) -> Point:
-        return Point(flops, list(errors * 5))
-
-    templates = [str(prompt) for prompt in range(20)]
-    placed = {
-        "near": point(9, 0.1, 0.11, 0.12, 0.13),
-        "cheap": point(1, 0.9, 0.8, 0.8, 0.9),
-        "beaten": point(5, 0.9, 0.95, 0.95, 0.95),
-        "between": point(4, 0.5, 0.6, 0.5, 0.6),
-        "as near as between": point(4.5, 0.6, 0.51, 0.6, 0.52),
-    }
-    assert front(placed, templates) == ["cheap", "between", "as near as between", "near"]
-    assert front({**placed, "as cheap": point(1, 0.2, 0.3, 0.25, 0.3)}, templates) == ["as cheap", "near"]
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = {pareto.DEFAULT: {"probes": 2}, "row": {"support": "row", "probes": 2}, "tolerance": {"tolerance": 0.5}}
-    monkeypatch.setattr(pareto, "WAYS", ways)
-    monkeypatch.setattr(pareto, "REFERENCE", {"groups": 4, "probes": 2, "seed": 3})
-    prompt = pareto.recall(0)
-    outcome = pareto.measured(prompt, counted=True)
-    assert outcome["length"] == len(prompt.prediction) and outcome["ways"].keys() == outcome["flops"].keys() == {*ways}
-    assert outcome["flops"]["row"] < outcome["flops"][pareto.DEFAULT]
-    whole = pareto.scored(prompt.prediction, probes=2)
-    reference = pareto.scored(prompt.prediction, **pareto.REFERENCE)
-    ranks = rank_correlation(whole.scores, reference.scores)  # which combining the parts must not change
-    assert outcome["ways"][pareto.DEFAULT].ranks == pytest.approx(ranks, abs=1e-6)
-    (row,) = (row for row in pareto.rows([outcome], pareto.points([outcome]), ["one"]) if row[0] == "row")
-    assert len(row) == len(pareto.COLUMNS) and row[2] == "yes"
-
-
+# -------------------------------------------------------------------------------------------------------------- groups
 @pytest.fixture
 def prediction(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, value in {"MANY": 30, "MORE": 30, "REPEATS": 3, "SEEDS": 2}.items():
         monkeypatch.setattr(groups, name, value)
-    monkeypatch.setitem(pareto.REFERENCE, "probes", 3)
+    monkeypatch.setitem(groups.REFERENCE, "probes", 3)
     model = zoo.bridge("gpt2", torch.float32)
     return predict(model, zoo.prompt(model, 40), 7)
 
@@ -105,16 +67,3 @@ def test_errors_are_of_the_curvature_without_and_with_the_cross_talk(prediction:
     assert 0 < out.l1 < 2 and 0 < left.l1 < 2 and out.l1 != left.l1
     assert out.total < left.total  # something is taken out of every token that shares its group
     assert out.curvature >= abs(out.total) - 1e-9 and left.curvature >= abs(left.total) - 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not reasoning_model.WEIGHTS.exists(), reason="make model trains the proxy")
-def test_every_shortcut_scores_every_sentence() -> None:
-    story = next(stories("test", facts=4, filler=6))
-    found = shortcuts.outcome(heta_lens.load_demo_model(), reasoning_model.load(), story)
-    assert {*found["ways"]} == {*shortcuts.WAYS}
-    exact = found["ways"]["exact"]["scores"]
-    assert all(len(one["scores"]) == len(exact) for one in found["ways"].values())
-    for one in found["alone"].values():
-        assert one["scores"] == pytest.approx(exact, abs=1e-3)
-    assert found["ways"]["the best 1 of paragraphs of three"]["forwards"] < len(exact)

@@ -1,6 +1,6 @@
 """Hand-written pages state no measured figure, except those that are checked here against where they come from.
 
-Code, outputs, parts between marks and included files are left out. Pages that rank methods on toy models say so first.
+Code, outputs, parts between marks and included files are left out.
 """
 
 import re
@@ -9,22 +9,14 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from benchmarks.pages import TOY_MODELS
 from helpers import ROOT
 from heta_lens import METHODS
 
 DOCS = ROOT / "docs"
-BY_SCRIPTS = {"certainty", "coverage", "metrics_worth", "modules", "results", "rivals", "study_results"}
+BY_SCRIPTS = {"coverage", "modules", "results"}
 PAGES = [
     *(page for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))] if page.stem not in BY_SCRIPTS),
     *sorted((ROOT / "notebooks").glob("*.py")),
-]
-RANKINGS = [
-    *(DOCS / f"{name}.md" for name in sorted(BY_SCRIPTS - {"coverage", "modules"} | {"study"})),
-    *(
-        ROOT / "benchmarks" / f"{name}.md"
-        for name in ("DEMO_MODEL", "METHODS", "PARETO", "REASONING", "SHORTCUTS", "VARIANTS")
-    ),
 ]
 
 COUNT = r"(?:\d[\d.,]*|one|two|three|four|five|six|seven|eight|nine|ten|twenty)"
@@ -45,8 +37,8 @@ CHECKED = {  # a figure on a page: the file it comes from, and what stands there
     "differ by less than 0.01": ("tests/real/test_against_llama_cpp.py", "atol=0.01"),
     "by less than 0.06 on average": ("tests/real/test_against_llama_cpp.py", "mean() < 0.06"),
     "that are within 0.2 of each other": ("tests/real/test_against_llama_cpp.py", "margins > 0.2"),
+    "the share that came directly, is 0.66": ("tests/docs/test_reasoning_page.py", "hop_shares[0]), 2) == 0.66"),
     "within 25 % of the measured peak": ("tests/methods/test_memory.py", "approx(held.most, rel=0.25)"),
-    "the share that came directly, is 0.99": ("tests/docs/test_reasoning_page.py", "hop_shares[0]), 2) == 0.99"),
 }
 
 
@@ -94,12 +86,6 @@ def test_a_checked_figure_is_on_a_page_and_where_it_comes_from(figure: str) -> N
 )
 def test_a_figure_is_noticed(text: str) -> None:
     assert figures(text)
-
-
-@pytest.mark.parametrize("page", RANKINGS, ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_a_page_that_ranks_methods_on_toy_models_says_so_first(page: Path) -> None:
-    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    assert lines[0] == TOY_MODELS
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "paper" in vars(METHODS[name])])
