@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.plots.comparison import compare
     from heta_lens.prediction.chat import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
+    from heta_lens.prediction.target import activation
     from heta_lens.span_attribution import SpanAttribution
 
     __version__: str
@@ -35,6 +36,7 @@ __all__ = [
     "SavedScores",
     "SpanAttribution",
     "__version__",
+    "activation",
     "attribute",
     "attribute_batch",
     "attribute_dataset",
@@ -76,6 +78,7 @@ _NAMES = {
     "plots.comparison": ("compare",),
     "prediction.chat": ("ChatPrompt", "chat"),
     "prediction.prediction": ("Prediction",),
+    "prediction.target": ("activation",),
     "span_attribution": ("SpanAttribution",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

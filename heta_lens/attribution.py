@@ -18,7 +18,7 @@ from heta_lens._util import text as text_spans
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
 from heta_lens._util.options import check_at_least
-from heta_lens._util.target_kinds import SavedFunction, Target, function_name
+from heta_lens._util.target_kinds import FUNCTION, Activation, Target, function_name, saved_target
 from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics
 
@@ -26,7 +26,6 @@ FORMAT, VERSION = "heta_lens.attribution", 2
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
 ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envelope", "effects"}  # per token
 TEMPLATE = "template"  # the role of tokens that belong to no message
-FUNCTION = "function"  # the key of a function's name in a file
 PRINTED_ROWS, PRINTED_CELLS = 40, 60  # rows of a list, and terminal cells of a text, that `repr` prints
 
 
@@ -361,8 +360,8 @@ class Attribution(Result):
             values["messages"] = Messages(**messages)
         if isinstance(known := values.get("diagnostics"), Mapping):
             values["diagnostics"] = Diagnostics.of(known)
-        if isinstance(target := values.get("target"), Mapping) and FUNCTION in target:
-            values["target"] = SavedFunction(str(target[FUNCTION]))
+        if isinstance(target := values.get("target"), Mapping):
+            values["target"] = saved_target(target)
         storage.check_record(cls, values)
         return cls(**values)
 
@@ -370,7 +369,9 @@ class Attribution(Result):
 def stored_fields(attribution: Attribution) -> dict[str, Any]:
     """Return the fields that a file holds; a function as the target is stored by name."""
     stored = {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)}
-    if callable(attribution.target):
+    if isinstance(attribution.target, Activation):
+        stored["target"] = attribution.target.stored
+    elif callable(attribution.target):
         stored["target"] = {FUNCTION: function_name(attribution.target)}
     return stored | {"messages": attribution.messages and vars(attribution.messages)}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
+from heta_lens._util.target_kinds import of_logits
 from heta_lens.attribution import Attribution, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
 
@@ -48,7 +49,10 @@ class SpanAttribution(Result):
         """The texts of the targets: a contrast with two sides, a function with a name."""
         written = [step.target_text for step in self.steps]
         texts = [text if isinstance(text, str) else " / ".join(text) for text in written]
-        return tuple(text + "(logits)" * callable(step.target) for text, step in zip(texts, self.steps, strict=True))
+        return tuple(
+            of_logits(step.target) if callable(step.target) else text
+            for text, step in zip(texts, self.steps, strict=True)
+        )
 
     @property
     def matrix(self) -> Float[Tensor, "target source"]:

@@ -13,6 +13,7 @@ def test_nothing_but_the_public_names_is_exported() -> None:
         *("METHODS", "Attribution", "Heta", "SavedScores", "Method", "Prediction", "SpanAttribution", "__version__"),
         *("ChatPrompt", "chat", "lean_names_filter", "names_filter"),
         *(
+            "activation",
             "attribute",
             "attribute_batch",
             "attribute_dataset",

@@ -1,16 +1,18 @@
-"""Targets by kind: a token, a set of tokens, a contrast of two sides, or a function of the logits.
+"""Targets by kind: a token, a set of tokens, a contrast of two sides, a function of the logits, or an activation.
 
 The probability of a set is the sum of the members' probabilities.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, Literal, TypeAlias, get_args
 
+import torch
 from torch import Tensor
 
-Kind: TypeAlias = Literal["token", "set", "contrast", "function"]
+Kind: TypeAlias = Literal["token", "set", "contrast", "function", "activation"]
 Side: TypeAlias = int | frozenset[int]
 """A side of a contrast, or a whole target: an id, or a set of at least two ids."""
 TargetFunction: TypeAlias = Callable[[Tensor], Tensor]
@@ -19,6 +21,7 @@ Target: TypeAlias = Side | tuple[Side, Side] | TargetFunction
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NAMED = 6  # members named in messages
+FUNCTION = "function"  # the key of a function's name in a file
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,79 @@ class SavedFunction:
         raise ValueError(self.why)
 
 
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """A number that is read from an activation at the last token of the context, as a target: see `activation`.
+
+    ``offset`` and ``shape`` say where the activation lies in what a run returns; they are known once the model is.
+    """
+
+    hook_name: str
+    index: int | None = None
+    head: int | None = None
+    direction: Tensor | None = None
+    function: TargetFunction | None = None
+    minus: "Activation | None" = None
+    at: int | None = None
+    offset: int = 0
+    shape: tuple[int, ...] = ()
+
+    @property
+    def hook_names(self) -> tuple[str, ...]:
+        return (self.hook_name, *(self.minus.hook_names if self.minus else ()))
+
+    @property
+    def name(self) -> str:
+        """The target in words, such as ``blocks.5.mlp.hook_post[12]``."""
+        place = self.hook_name + f"[head {self.head}]" * (self.head is not None)
+        if self.index is not None:
+            place += f"[{self.index}]"
+        elif self.function is not None:
+            place = f"{function_name(self.function)}({place})"
+        else:
+            place = f"direction · {place}"
+        return f"{place} − {self.minus.name}" if self.minus else place
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The fields that a file holds; a function by its name."""
+        kept = {name: value for name, value in vars(self).items() if value is not None}
+        if self.direction is not None:
+            kept["direction"] = self.direction.tolist()
+        if self.function is not None:
+            kept[FUNCTION] = function_name(self.function)
+        if self.minus is not None:
+            kept["minus"] = self.minus.stored
+        return kept | {"shape": list(self.shape)}
+
+    def __call__(self, read: Tensor) -> Tensor:
+        part = read[self.offset : self.offset + prod(self.shape)].reshape(self.shape)
+        part = part if self.head is None else part[self.head]
+        if self.function is not None:
+            value = self.function(part)
+        else:
+            value = part[self.index] if self.direction is None else part @ self.direction.to(part)
+        return value - self.minus(read) if self.minus else value
+
+
+def saved_target(stored: Mapping[str, Any]) -> Activation | SavedFunction:
+    """Return the function or activation that a file holds."""
+    if "hook_name" not in stored:
+        return SavedFunction(str(stored[FUNCTION]))
+    values = {**stored, "shape": tuple(stored["shape"])}
+    if "direction" in stored:
+        values["direction"] = torch.tensor(stored["direction"])
+    if FUNCTION in stored:
+        values[FUNCTION] = SavedFunction(str(stored[FUNCTION]))
+    if "minus" in stored:
+        values["minus"] = saved_target(stored["minus"])
+    return Activation(**values)
+
+
 def kind_of(target: Any) -> Kind:
     """Return the kind of a target, of ids or of texts."""
+    if isinstance(target, Activation):
+        return "activation"
     if isinstance(target, tuple):
         return "contrast"
     return "function" if callable(target) else "set" if isinstance(target, frozenset) else "token"
@@ -60,7 +134,7 @@ def members(side: Side) -> list[int]:
 
 def function_name(function: Any) -> str:
     """Return a function's name without its module, for messages and titles."""
-    if isinstance(function, SavedFunction):
+    if isinstance(function, SavedFunction | Activation):
         return function.name
     if isinstance(function, partial):
         return function_name(function.func)
@@ -74,9 +148,14 @@ def any_of(texts: Sequence[str]) -> str:
     return f"any of {shown}" + (f", … ({len(texts)} tokens)" if len(texts) > NAMED else "")
 
 
+def of_logits(target: Any) -> str:
+    """Write a function as the function of logits that it is, and an activation by its name."""
+    return function_name(target) + "(logits)" * (not isinstance(target, Activation))
+
+
 def described(target: Target, text: str | tuple[str, ...]) -> str:
     """Describe a target by its text: a token in quotes, a contrast as ``'a' rather than 'b'``."""
     if callable(target):
-        return f"{text}(logits)"
+        return of_logits(target)
     both = zip(sides(target), text if isinstance(text, tuple) else (text,), strict=True)
     return " rather than ".join(repr(own) if isinstance(side, int) else own for side, own in both)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
-from heta_lens._util.target_kinds import function_name
+from heta_lens._util.target_kinds import of_logits
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.causal.patching import check_explains, named_as
@@ -188,7 +188,7 @@ def validate(
     joint, alone = float(patched[0]), patched[1:]
     quantity = f"the difference of the two in {scale}" if isinstance(attribution.target, tuple) else scale
     if callable(attribution.target):
-        quantity = f"{function_name(attribution.target)}(logits)"
+        quantity = of_logits(attribution.target)
     return Validation(
         positions=tuple(places),
         tokens=scored.tokens,

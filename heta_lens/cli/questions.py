@@ -1,13 +1,13 @@
 """Questions about a prompt (a target, a position or a span), and the run of a model for an answer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from typer import Option
 
-from heta_lens.cli.flags import Prompt, used
+from heta_lens.cli.flags import Prompt, given, used
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method, SpanAttribution
@@ -20,6 +20,10 @@ TARGET = (
 )
 AGAINST = "Explain why --target rather than this token: the difference of their log-probabilities. May be repeated."
 FUNCTION = "Explain a function of the logits instead of a token: one of your own files, as margins:entropy."
+ACTIVATION = "Explain a number of an activation instead, by its hook point, as blocks.5.hook_resid_post; and which:"
+INDEX = "With --activation: the component, as of a neuron."
+DIRECTION = "With --activation: a direction, as of a probe: a safetensors file with one vector."
+HEAD = "With --activation: the head, of an activation by heads."
 POSITION = "Explain the token at position P of the prompt, from the tokens before it; -1 is the last."
 SPAN = "Explain the tokens from START to before STOP (to the end), as if the model had written them."
 THROUGH = "With --span: pass the answer's scores on through the model's reasoning at START:STOP."
@@ -56,11 +60,11 @@ class Question:
 
     def check(self, method: "Method") -> None:
         """Refuse a method without support for the kind of target, before a model is loaded."""
-        from heta_lens._util.target_kinds import kind_of
+        from heta_lens._util.target_kinds import function_name, kind_of
         from heta_lens.methods.base import refusal
 
         if (kind := kind_of(self.target)) not in method.takes:
-            raise refusal(method, kind, getattr(self.target, "__name__", self.target))
+            raise refusal(method, kind, function_name(self.target) if callable(self.target) else self.target)
 
 
 @dataclass(frozen=True)
@@ -70,23 +74,66 @@ class TargetFlags:
     target: Annotated[list[str] | None, Option(metavar="TOKEN", help=TARGET)] = None
     against: Annotated[list[str] | None, Option(metavar="TOKEN", help=AGAINST)] = None
     target_function: Annotated[str | None, Option(metavar="MODULE:NAME", help=FUNCTION)] = None
+    activation: Annotated[str | None, Option(metavar="HOOK", help=ACTIVATION)] = None
+    index: Annotated[int | None, Option(metavar="N", min=0, help=INDEX)] = None
+    direction: Annotated[str | None, Option(metavar="FILE", help=DIRECTION)] = None
+    head: Annotated[int | None, Option(metavar="H", min=0, help=HEAD)] = None
     position: Annotated[int | None, Option(metavar="P", help=POSITION)] = None
 
     def question(self) -> Question:
         """Return the question; refuse contradictory flags."""
         if self.against and not self.target:
             raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
-        if self.target_function is not None and self.target:
-            raise ValueError("--target and --target-function both say what is explained: give one of them")
-        if self.target_function is not None:
-            from heta_lens._util.options import named_object
-
-            function = named_object(self.target_function)
-            if not callable(function):
-                raise ValueError(f"--target-function {self.target_function} is {function!r}, which is no function")
-            return Question(function, self.position)
+        if self.target and (others := given(target_function=self.target_function, activation=self.activation)):
+            raise ValueError(f"--target and {shown(others)} both say what is explained: give one of them")
+        if given(
+            one=self.activation, function=self.target_function, index=self.index, head=self.head, of=self.direction
+        ):
+            return Question(self.number(), self.position)
         target, against = (_side(given) for given in (self.target, self.against))
         return Question(target if against is None else (target, against), self.position)
+
+    def number(self) -> Any:
+        """Return the function or activation that is explained."""
+        from heta_lens._util.options import named_object
+        from heta_lens.prediction.target import activation
+
+        function: Any = None if self.target_function is None else named_object(self.target_function)
+        if function is not None and not callable(function):
+            raise ValueError(f"--target-function {self.target_function} is {function!r}, which is no function")
+        of_it = given(index=self.index, head=self.head, direction=self.direction)
+        if self.activation is None:
+            if of_it:
+                raise ValueError(f"{shown(of_it)} is of an activation: give --activation HOOK too")
+            return function
+        if sum(way is not None for way in (self.index, self.direction, function)) != 1:
+            raise ValueError(f"--activation {self.activation} takes one of --index, --direction and --target-function")
+        if self.direction is not None:
+            of_it["direction"] = vector(self.direction)
+        if function is not None:
+            of_it["function"] = function
+        return activation(self.activation, **of_it)
+
+
+def vector(path: str) -> Any:
+    """Return the only tensor of a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from heta_lens._util.files import regular_file
+
+    try:
+        tensors = load_file(regular_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"--direction {path} is no safetensors file: {error}") from None
+    if len(tensors) != 1 or next(iter(tensors.values())).ndim != 1:
+        held = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"--direction {path} holds {held or 'nothing'}: save one vector in it")
+    return next(iter(tensors.values()))
+
+
+def shown(flags: Mapping[str, Any]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in flags)
 
 
 @dataclass(frozen=True)
@@ -103,12 +150,14 @@ class QuestionFlags(TargetFlags):
             raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
         if not several:
             return super().question()
-        if one := [name for name in used(self) if name not in ("span", "generate", "through")]:
+        numbers = ("activation", "index", "direction", "head", "target_function") if self.activation else ()
+        if one := [name for name in used(self) if name not in ("span", "generate", "through", *numbers)]:
             flag = one[0].replace("_", "-")
             raise ValueError(f"--{flag} is about one token, and --{several[0]} about several: give one of them")
         span = None if self.span is None else Span.read("--span", self.span)
         if self.through is None:
-            return Question(span=span, generate=self.generate)
+            target = self.number() if self.activation else None
+            return Question(target, span=span, generate=self.generate)
         start, stop = Span.read("--through", self.through)
         if stop is None:
             raise ValueError(f"--through {self.through} has no end: write START:STOP, where the reasoning stands")
@@ -142,7 +191,14 @@ class ReadPrompt:
 
         if self.span is None:
             return attribute(self.cache, question.target, position=question.position, tokens=self.tokens, method=method)
-        return attribute_span(self.cache, *self.span, through=question.through, tokens=self.tokens, method=method)
+        return attribute_span(
+            self.cache,
+            *self.span,
+            targets=question.target,
+            through=question.through,
+            tokens=self.tokens,
+            method=method,
+        )
 
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:

@@ -30,6 +30,7 @@ from heta_lens.prediction.target import Scale, check_scale, joint_logit
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
+OF_LOGITS: frozenset[Kind] = frozenset(KINDS) - {"activation"}
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
@@ -74,7 +75,7 @@ class Method(Options, ABC):
       refused, except for a ``control``
     - ``differentiates = True``: the target is differentiated, so that a function as the target must have a gradient
     - ``kinds``: the kinds of target that are explained; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
-      two tokens or sets, and a ``function`` of the logits
+      two tokens or sets, a ``function`` of the logits, and an ``activation``
     - ``scaled_by``: the options that the cost grows with, whose values a budget decides
     - ``paper``: authors, title and place of the publication
     - ``adapted``: differences from the publication
@@ -159,7 +160,7 @@ class Method(Options, ABC):
         kind = kind_of(prediction.target)
         if kind not in self.takes:
             raise refusal(self, kind, prediction.target_text)
-        if kind == "function":
+        if kind in ("function", "activation"):
             if scale := chosen(self).get("scale"):
                 check_scale(prediction.target, scale, None)
             if self.differentiates:

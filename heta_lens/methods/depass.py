@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores, pattern_runs, refuse_hooks
+from heta_lens.methods.base import OF_LOGITS, Method, Scores, pattern_runs, refuse_hooks
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
@@ -50,6 +50,7 @@ class DePass(Method):
         "arXiv:2510.18462"
     )
     family: ClassVar = "hidden_states"
+    kinds: ClassVar = OF_LOGITS
     cost: ClassVar = "F, and one as wide as there are tokens"
     adapted: ClassVar = (
         "biases and positions are one more part, which the authors' code drops; norms that take a mean away, and MLPs "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import CleanGradient, Method, Scores, WithLayer, WithScale
+from heta_lens.methods.base import OF_LOGITS, CleanGradient, Method, Scores, WithLayer, WithScale
 from heta_lens.model.hooks import READ
 from heta_lens.prediction.gradients import values_and_gradients
 from heta_lens.prediction.prediction import Prediction
@@ -79,6 +79,7 @@ class GradCam(WithScale, WithLayer):
         "2017, arXiv:1610.02391"
     )
     family: ClassVar = "gradient"
+    kinds: ClassVar = OF_LOGITS
     differentiates: ClassVar = True
     cost: ClassVar = "2 F + B"
     signed: ClassVar = False

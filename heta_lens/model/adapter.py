@@ -4,9 +4,10 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; `key_values` has that difference.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
 from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
@@ -17,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heta_lens._util.numerics import tolerance
-from heta_lens._util.options import check_token, from_end, is_whole
+from heta_lens._util.options import check_token, from_end, hint, is_whole
 from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
 from heta_lens.model.batching import Sizes
@@ -44,6 +45,7 @@ from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
 from heta_lens.model.weights import is_readable, on_units, quantised_modules, read_output_weights
 
+TRIED = 5  # tokens with which activations are tried
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks are not a user's
@@ -86,6 +88,7 @@ class ModelAdapter:
     """A live model: ids (or embeddings) in, logits at chosen positions out."""
 
     model: Any  # a HookedTransformer, or a TransformerBridge
+    reads: tuple[str, ...] = ()  # hook points whose activations runs return in place of logits; no later block runs
     output_forms: dict[int, OutputForm] = field(default_factory=dict, init=False, repr=False)  # noted by `streams`
     narrow: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # noted by the check of a cache
 
@@ -107,7 +110,33 @@ class ModelAdapter:
 
     @property
     def layers(self) -> int:
-        return len(self.model.blocks)
+        """The number of blocks that run: all, or as far as what is read."""
+        every = len(self.model.blocks)
+        return max(_blocks_before(name, every) for name in self.reads) if self.reads else every
+
+    def passes(self, name: str) -> bool:
+        """Return whether runs go through a hook point, in a block or behind the last."""
+        return not self.reads or _blocks_before(name, len(self.model.blocks) + 1) <= self.layers
+
+    def reading(self, names: Iterable[str]) -> tuple["ModelAdapter", list[tuple[int, ...]]]:
+        """Return the model up to activations, which runs return in place of logits, and the activations' shapes."""
+        names, few, found = (
+            tuple(names),
+            torch.zeros(1, TRIED, dtype=torch.long, device=self.device),
+            dict[str, Tensor](),
+        )
+        for name in names:
+            if name not in self.points:
+                raise ValueError(f"activation({name!r}): this model has no such hook point{hint(name, self.points)}")
+        part = replace(self, reads=names)
+        with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
+            self.streams(few, [0], {name: note(found, name) for name in names})
+        part.output_forms.update(self.output_forms)
+        for name in names:
+            if name not in found or found[name].shape[:2] != few.shape or found[name].ndim < 3:
+                shape = f"of shape {tuple(found[name].shape)}" if name in found else "which no run reaches"
+                raise ValueError(f"activation({name!r}): this is no activation with a row for every token, {shape}")
+        return part, [tuple(found[name].shape[2:]) for name in names]
 
     @cached_property
     def points(self) -> dict[str, Any]:
@@ -231,6 +260,7 @@ class ModelAdapter:
     ) -> Float[Tensor, "batch read vocab"]:
         """Run ids with hooks that read or replace activations, and return logits, in float32 or better.
 
+        An adapter that `reads` activations returns these in place of logits, one after the other.
         Only the positions ``read`` are unembedded, unless the run must look complete (``whole``) to the user's hooks.
         Where the model allows (or for a trial, ``narrow``), only these pass through the last MLP.
         Blocks below the ``first`` do not run; a hook has to replace the first block's input. With ``only``, a single
@@ -245,13 +275,18 @@ class ModelAdapter:
                 last_runs = only is None and first < self.layers
                 points = self._narrowing(hooks or {}, read, narrow) if last_runs else [READ]
                 added += [(name, partial(rows, read)) for name in points]
-            for layer in range(self.layers):
+            for layer in range(len(self.model.blocks)):
                 if layer not in blocks:
                     self._skip(layer)
             self._drop_patterns()
-            with self.hooked(added):
+            noted: dict[str, Tensor] = {}
+            noting = [(name, note(noted, name)) for name in self.reads] if only is None else []
+            with self.hooked([*added, *noting]):
                 logits = self.model(ids, **(past or {}))
-        logits = rows(read, logits) if whole else logits
+        if noting:
+            logits = torch.cat([rows(read, noted[name].flatten(2)).to(self.device) for name in self.reads], -1)
+        elif whole:
+            logits = rows(read, logits)
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
     def can_narrow(self, read: ReadAt) -> bool:
@@ -260,7 +295,7 @@ class ModelAdapter:
         A bridge adds what the last MLP returns to the whole stream, which one row can be, but not several.
         """
         one = not isinstance(read, Tensor) and len(read) == 1
-        return bool(self.last_mlp[0]) and (one or is_hooked_transformer(self.model))
+        return not self.reads and bool(self.last_mlp[0]) and (one or is_hooked_transformer(self.model))
 
     def _narrowing(self, hooks: Mapping[str, Hook], read: ReadAt, trial: bool) -> list[str]:
         """Name the points at which positions that are not read leave the run: after the last attention, if possible."""
@@ -383,7 +418,7 @@ class ModelAdapter:
     @cached_property
     def reuse(self) -> KeyValueReuse:
         """The continuation from kept keys and values, for the kind of the model."""
-        return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
+        return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model, self.layers)
 
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
@@ -405,6 +440,12 @@ class ModelAdapter:
         for name in names:
             if name not in self.points or name.endswith(absent):
                 raise ValueError(f"this {type(self.model).__name__} has no {name}, where this would be put in")
+
+
+def _blocks_before(name: str, every: int) -> int:
+    """Return how many blocks have to run until a hook point fires."""
+    place = re.match(r"blocks\.(\d+)\.", name)
+    return every if place is None else int(place[1]) + 1
 
 
 def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001

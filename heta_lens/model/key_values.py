@@ -21,6 +21,7 @@ class KeyValueReuse(ABC):
     """Continue runs from the keys and values of a prefix, for one kind of model."""
 
     model: Any
+    layers: int  # that run
     position_axis: ClassVar[int]  # of kept keys and values
 
     @abstractmethod
@@ -32,7 +33,7 @@ class KeyValueReuse(ABC):
 
     @abstractmethod
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        """Return all layers' keys and values after a run, both continued and added."""
+        """Return the keys and values of the layers that run after a run, both continued and added."""
 
     def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
         """Return keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
@@ -71,7 +72,7 @@ class BridgeReuse(KeyValueReuse):
         return dict.fromkeys(self._names, cache) | {"use_cache": True}  # TransformerLens turns the cache off by default
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        layers = arguments[self._names[0]].layers
+        layers = arguments[self._names[0]].layers[: self.layers]
         return [(NOTHING, NOTHING) if layer.keys is None else (layer.keys, layer.values) for layer in layers]
 
     @cached_property
@@ -97,7 +98,7 @@ class HookedTransformerReuse(KeyValueReuse):
 
         device, prefix = self.model.embed.W_E.device, self._part(keys_values, 0, start, batch)
         empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, device, batch)
-        entries = list(starmap(TransformerLensKeyValueCacheEntry, prefix)) or empty.entries
+        entries = [*starmap(TransformerLensKeyValueCacheEntry, prefix), *empty.entries[len(prefix) :]]
         attend = torch.ones(batch, stop, dtype=torch.int, device=device)
         return {
             "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start]),
@@ -105,4 +106,5 @@ class HookedTransformerReuse(KeyValueReuse):
         }
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        return list(map(attrgetter("past_keys", "past_values"), arguments["past_kv_cache"].entries))
+        entries = arguments["past_kv_cache"].entries[: self.layers]
+        return list(map(attrgetter("past_keys", "past_values"), entries))

@@ -49,8 +49,10 @@ def ignores_size(adapter: ModelAdapter) -> bool:
 
 
 def norms(adapter: ModelAdapter) -> list[Norm]:
-    """List the norms with a visible scale, under a single name."""
-    scales = {point: name for name, point in adapter.points.items() if name.endswith(".hook_scale")}
+    """List the norms that a run passes, with a visible scale, under a single name."""
+    scales = {
+        point: name for name, point in adapter.points.items() if name.endswith(".hook_scale") and adapter.passes(name)
+    }
     found = []
     for scale in scales.values():
         place = scale.removesuffix(".hook_scale")

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from rich.cells import set_cell_size
 from torch import Tensor
 
-from heta_lens._util.target_kinds import Side, described
+from heta_lens._util.target_kinds import Side, described, of_logits
 from heta_lens._util.text import cut, probability, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import last_row, percent, scaled_tokens, share_note
@@ -66,7 +66,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     possible = [
         share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
-        "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
+        "" if known.target_value is None else f"{of_logits(attribution.target)} = {known.target_value:.4g}",
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
         f"the {'whole ' * bool(removed)}score is {', '.join(terms)}" if told else "",

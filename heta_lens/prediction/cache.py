@@ -53,6 +53,11 @@ class Activations:
         both = {name: (slice(None), positions, positions) for name in self.tensors if name.endswith("pattern")}
         return Activations({name: tensor[both.get(name, positions)] for name, tensor in self.tensors.items()})
 
+    def below(self, layers: int) -> "Activations":
+        """Return the embeddings, and what the first blocks cached."""
+        blocks = tuple(f"blocks.{layer}." for layer in range(layers))
+        return Activations({name: each for name, each in self.tensors.items() if name.startswith((EMBED, *blocks))})
+
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import Divergence
+from heta_lens._util.target_kinds import Activation
 from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.prediction.gradients import likelihood
@@ -31,7 +32,9 @@ def masked_copies(
 
 
 class MaskedEffects(NamedTuple):
-    """Effects of masking one token at a time: how far the distribution moves, and how much g drops."""
+    """Effects of masking one token at a time: how far the distribution moves (of an activation: the target's number),
+    and how much g drops.
+    """
 
     divergence: Float[Tensor, "target pos"]
     drop: Float[Tensor, "target pos"]
@@ -61,7 +64,7 @@ def masked_effects(
     longest, embeddings = predictions[-1], predictions[-1].embeddings
     vector, end = longest.mask_vector(mask), len(longest) if stop is None else stop
     positions = range(start, end) if positions is None else positions
-    effects = longest.log_probs.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
+    effects = longest.logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
     changed = (embeddings != vector).any(-1).tolist()
     for group in longest.prompt.by_start(positions, end, MASKED):
@@ -100,6 +103,10 @@ def _compared(
     for number, rows in enumerate(logits.unbind(1), len(predictions) - logits.shape[1]):
         prediction = predictions[number]
         reached = int((places < len(prediction)).sum())  # the first ones: places ascend
+        if isinstance(prediction.target, Activation):  # of which there is no distribution
+            drop = prediction.value - prediction.objective(rows[:reached])
+            effects[:, number, :reached] = torch.stack([drop.abs(), drop])
+            continue
         log_probs = log_softmax(rows)[:reached]
         effects[0, number, :reached] = divergence(prediction.log_probs, log_probs)
         effects[1, number, :reached] = prediction.value - prediction.objective(rows[:reached], log_probs)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.python import Lazy
-from heta_lens._util.target_kinds import Target, any_of, described, function_name, members, sides
+from heta_lens._util.target_kinds import Activation, Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import Mask, ModelAdapter
 from heta_lens.model.hooks import EMBED, pattern_names, values_names
@@ -29,12 +29,14 @@ from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
 from heta_lens.prediction.target import (
     Scale,
     TargetLike,
+    as_activation,
     called,
     check_connected,
     context_length,
     joint_logit,
     log_softmax,
     on_scale,
+    placed,
     resolve,
     values_of,
 )
@@ -72,6 +74,11 @@ class Prediction:
         adapter = ModelAdapter.of(cache)
         with holding(adapter), adapter.undisturbed():
             cached = Activations.of(cache)
+            activation = as_activation(target)
+            if activation and activation.at is not None:
+                if position is not None:
+                    raise ValueError(f"position={position} and at={activation.at} both say where it is read: give one")
+                position = activation.at + 1 or None  # -1 is the last token
             n = context_length(len(cached[EMBED]), position)
             follow = position is not None
             return predictions(adapter, cached, {n: target}, tokens=tokens, follow=follow, rules=rules)[0]
@@ -196,11 +203,16 @@ class Prediction:
     @property
     def log_probs(self) -> Float[Tensor, "vocab"]:
         """The clean next-token log-probabilities."""
+        if isinstance(self.target, Activation):
+            raise ValueError(
+                f"the target {self.target.name} is an activation, of which there is no distribution: choose a method "
+                "or an effect that asks for the target's value, as leave_one_out does"
+            )
         return log_softmax(self.logits)
 
     @property
     def logits(self) -> Float[Tensor, "vocab"]:
-        """The clean next-token logits, in float32 or better."""
+        """The clean next-token logits (of an activation as the target, what is read), in float32 or better."""
         return self.prompt.logits[self.length]
 
     def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
@@ -237,8 +249,9 @@ class Prediction:
     @property
     def value(self) -> Float[Tensor, ""]:
         """g of the clean prediction."""
-        log_probs = self.log_probs
-        return self.objective(self.logits if callable(self.target) else log_probs, log_probs)
+        if callable(self.target):
+            return self.objective(self.logits)
+        return self.objective(self.log_probs, self.log_probs)
 
     @property
     def target_text(self) -> str | tuple[str, ...]:
@@ -279,6 +292,8 @@ def predictions(
 
     A target of None is the next token: of the prompt (``follow``), or else the model's most likely one.
     """
+    if any(map(as_activation, targets.values())):
+        return _of_activations(adapter, cached, targets, tokens, rules)
     prompt = Prompt.checked(adapter, cached, list(targets), tokens, rules)
     explained = []
     for n, target in targets.items():
@@ -292,10 +307,34 @@ def predictions(
     return explained
 
 
+def _of_activations(
+    adapter: ModelAdapter,
+    cached: Activations,
+    targets: Mapping[int, TargetLike],
+    tokens: Tokens,
+    rules: Rules | None,
+) -> list[Prediction]:
+    """Make predictions of numbers in activations, by the model up to these."""
+    asked = {n: activation for n, target in targets.items() if (activation := as_activation(target))}
+    if len(asked) < len(targets):
+        raise TypeError("targets of one prompt must be all activations, or none")
+    reads = sorted({name for activation in asked.values() for name in activation.hook_names})
+    part, shapes = adapter.reading(reads)
+    prompt = Prompt.checked(part, cached.below(part.layers), list(asked), tokens, rules)
+    explained = []
+    for n, activation in asked.items():
+        if activation.at is not None and activation.at % len(cached[EMBED]) != n - 1:
+            raise ValueError(f"at={activation.at} is for one explanation of one prompt: positions= say where here")
+        target = placed(activation, reads, shapes)
+        called(target, prompt.logits[n])
+        explained.append(Prediction(prompt, n, target))
+    return explained
+
+
 def contrast_ids(prediction: Prediction) -> tuple[int, int]:
     """Return the likeliest token of the target and of its contrast; for a function, the two likeliest tokens."""
     if callable(prediction.target):
-        first, second = prediction.log_probs.topk(2).indices.tolist()
+        first, second = prediction.logits.topk(2).indices.tolist()
         return first, second
     best = []
     for side in sides(prediction.target):

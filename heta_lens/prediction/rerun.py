@@ -365,15 +365,19 @@ def reusable_prefix(prompt: Prompt) -> Prefix:
         with torch.no_grad():
             past = adapter.reuse.resume(kept, start, n, 1)
             hooks = {EMBED: put(prompt.embeddings[None, start:n])}
-            log_probs = adapter.run(ids[:, start:], hooks, past=past)[0, 0].log_softmax(-1)
+            logits = adapter.run(ids[:, start:], hooks, past=past)[0, 0]
         grown = adapter.reuse.grown(past)
     except Exception as error:  # a model may raise anything in an unsupported run
         return Prefix(None, f"off: this model cannot continue from kept keys and values ({error!r})")
     if len(kept) < adapter.layers:
         return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
-    clean, allowed = log_softmax(prompt.logits[n]), 2 * adapter.rounding
-    gap = float((log_probs - clean)[clean > clean.max() - LIKELY].abs().max())
-    changed = _changed(kept, grown, allowed) or ("" if gap <= allowed else f"the prediction by {gap:.1e} nats")
+    allowed, clean = 2 * adapter.rounding, prompt.logits[n]
+    if adapter.reads:
+        gap, allowed_gap = distance(logits, clean, allowed)
+    else:
+        clean, allowed_gap = log_softmax(clean), allowed
+        gap = float((log_softmax(logits) - clean)[clean > clean.max() - LIKELY].abs().max())
+    changed = _changed(kept, grown, allowed) or ("" if gap <= allowed_gap else f"the prediction by {gap:.1e} nats")
     if changed:
         return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
     return Prefix(kept, "on")

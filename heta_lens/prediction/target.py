@@ -1,7 +1,8 @@
 """Targets: the tokens or the function to explain, and the target's likelihood, read from logits on a scale."""
 
-from collections.abc import Set
-from math import isfinite
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from math import isfinite, prod
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
@@ -11,14 +12,24 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_token, is_whole
-from heta_lens._util.target_kinds import SavedFunction, Side, Target, TargetFunction, function_name, members
+from heta_lens._util.target_kinds import (
+    Activation,
+    SavedFunction,
+    Side,
+    Target,
+    TargetFunction,
+    function_name,
+    members,
+)
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
 
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
 Token: TypeAlias = SupportsIndex | str
 SideLike: TypeAlias = Token | Set[Token]
-TargetLike: TypeAlias = SideLike | tuple[SideLike, SideLike] | TargetFunction | None
+TargetLike: TypeAlias = (
+    SideLike | tuple[SideLike, SideLike] | TargetFunction | Activation | tuple[Activation, Activation] | None
+)
 """A target as a caller may write it."""
 
 CONNECTED = "avoid .item(), .detach(), argmax and comparisons, or choose a method that takes no gradients"
@@ -105,6 +116,71 @@ def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) ->
             raise ValueError(f"the function target={name} has no gradient by the logits: {CONNECTED}") from error
     if not gradient.isfinite().all():
         raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
+
+
+# --------------------------------------------------------------------------------------------------------- activations
+def activation(
+    hook_name: str,
+    *,
+    index: int | None = None,
+    head: int | None = None,
+    direction: Tensor | None = None,
+    function: TargetFunction | None = None,
+    at: int | None = None,
+) -> Activation:
+    """Name a number in an activation as a target: which tokens made this neuron, head, probe or feature say that?
+
+    ``attribute(cache, activation("blocks.5.hook_resid_post", direction=probe))`` explains the number at the last token
+    of the context. The model runs no further than it has to.
+
+    - ``index``: a component, as of a neuron in ``blocks.5.mlp.hook_post``
+    - ``direction``: a vector, whose product with the activation is explained: a probe, a row of an encoder
+    - ``function``: of the activation there, a tensor of shape (): a feature behind its nonlinearity
+    - ``head``: of an activation by heads, such as ``blocks.5.attn.hook_z``, the head that ``index``, ``direction`` or
+      ``function`` is of
+    - ``at``: the token at which it is read, in place of the last; ``position=`` is one more
+
+    A pair of activations explains the difference of their numbers.
+    """
+    if sum(way is not None for way in (index, direction, function)) != 1:
+        raise TypeError(
+            f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it"
+        )
+    if isinstance(direction, Tensor):
+        direction = direction.detach().clone()
+    return Activation(hook_name, index, head, direction, function, at=at)
+
+
+def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Activation:
+    """Return the target with the place of its activation in what a run returns; refuse what does not fit its shape."""
+    number, name = reads.index(target.hook_name), target.hook_name
+    shape = shapes[number]
+    if len(shape) == 2 and target.head is None and target.function is None:
+        raise ValueError(f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too")
+    for axis, chosen in (("head", target.head), ("index", target.index)):
+        most = shape[0] if axis == "head" else shape[-1]
+        if axis == "head" and chosen is not None and len(shape) != 2:
+            raise ValueError(f"activation({name!r}) is of shape {shape}, without heads: leave head={chosen!r} out")
+        if chosen is not None and not (is_whole(chosen) and 0 <= index(chosen) < most):
+            raise ValueError(f"{axis}={chosen!r} is none of the {most} that activation({name!r}) has, from 0 on")
+    if target.direction is not None and target.direction.shape != shape[-1:]:
+        raise ValueError(
+            f"direction has the shape {tuple(target.direction.shape)}, and activation({name!r}) has {shape[-1]} "
+            "components"
+        )
+    offset = sum(prod(shape) for shape in shapes[:number])
+    minus = target.minus and placed(target.minus, reads, shapes)
+    return replace(target, offset=offset, shape=shape, minus=minus)
+
+
+def as_activation(target: Any) -> Activation | None:
+    """Return a target that is an activation, or a pair of these, as an activation; None for other targets."""
+    if isinstance(target, tuple) and any(isinstance(side, Activation) for side in target):
+        if len(target) != 2 or not all(isinstance(side, Activation) for side in target):
+            raise TypeError(f"target={brief(target)} must be a pair of activations, to explain their difference")
+        first, second = target
+        return replace(first, minus=second)
+    return target if isinstance(target, Activation) else None
 
 
 # ---------------------------------------------------------------------------------------------------- targets as given

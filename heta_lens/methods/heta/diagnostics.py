@@ -91,11 +91,11 @@ def score_facts(
 
 def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterator[str]:
     """Yield notes on the score: the part that ignores the target, and the factors of a product."""
-    likeliest = prediction.target == int(prediction.log_probs.argmax())
+    kind = kind_of(prediction.target)
+    likeliest = kind == "activation" or prediction.target == int(prediction.log_probs.argmax())
     if options.ignores_target:
         yield SAME_FOR_EVERY_TARGET
     elif parts.information is not None and options.information == "divergence" and not likeliest:
-        kind = kind_of(prediction.target)
         about = f"information is about the whole next-token distribution, not about the {kind}"
         if options.combine == "sum":
             same = term_shares(parts.terms(options.balance))["information"]

@@ -206,7 +206,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
     compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
 
     def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
-        values = rerun.log_probs(copies)
+        values = rerun.logits(copies)
         return values[:, first] - values[:, second]
 
     signs = rademacher(method.seed, place, 1, states.shape[1]).to(states)

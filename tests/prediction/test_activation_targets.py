@@ -1,0 +1,170 @@
+"""Activations as targets, against full runs of the model: what is read, masked effects, gradients and the curvature."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import oracles, zoo
+from helpers.asking import cache_of, missing, plain_embeddings, refusal, relative, signs
+from heta_lens import activation, attribute, attribute_batch, attribute_span
+from heta_lens._util.target_kinds import function_name
+
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.both_lines]
+
+STREAM = "blocks.0.hook_resid_post"
+DIRECTION = torch.linspace(-1, 1, 8, dtype=torch.float64)
+
+
+def number(model: Any, ids: Tensor, hook_name: str, pick: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The number as a function of the embeddings: one full run, nothing shared."""
+
+    def read(embeddings: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        replace = ("hook_embed", lambda live, hook: embeddings[None].to(live.dtype))  # noqa: ARG005
+        model.run_with_hooks(ids, fwd_hooks=[replace, (hook_name, lambda live, hook: seen.append(live))])  # noqa: ARG005
+        return pick(seen[0][0, ids.shape[1] - 1])
+
+    return read
+
+
+def along(state: Tensor) -> Tensor:
+    return state @ DIRECTION.to(state)
+
+
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+def test_scores_are_those_of_full_runs(name: str, build: Any) -> None:
+    model, off = build(), zoo.tolerance(name)
+    ids = zoo.prompt(model, 5)
+    embeddings, read = plain_embeddings(model, ids), number(model, ids, STREAM, along)
+    cache, target = cache_of(model, ids), activation(STREAM, direction=DIRECTION)
+    leaf = embeddings.clone().requires_grad_()
+    value = read(leaf)
+    (gradient,) = torch.autograd.grad(value, leaf)
+
+    found = attribute(cache, target, tokens=ids, method="gradient_norm")
+    assert found.diagnostics.target_value == pytest.approx(value.item(), rel=10 * off)
+    assert relative(found.scores, gradient.norm(dim=-1)) < 10 * off
+    masked = embeddings.repeat(5, 1, 1)
+    masked[range(5), range(5)] = 0
+    with torch.no_grad():
+        drops = torch.stack([read(embeddings) - read(each) for each in masked])
+    found = attribute(cache, target, tokens=ids, method="leave_one_out", effect="log_prob")
+    assert relative(found.scores, drops) < 10 * off
+
+    options = {"probes": 2, "groups": None, "beta": 1.0, "gamma": 1.0}
+    found = attribute(cache, target, tokens=ids, **options)
+    hessian = oracles.dense_hessian(read, embeddings, functional=True)
+    curvature = oracles.block_l1(hessian, signs(0, 2, 5, 8)).mean(0)
+    assert relative(found.parts["curvature"], curvature) < 1000 * off
+    assert relative(found.parts["information"], drops.abs()) < 10 * off
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)$|hooked-(gpt2|llama)$"))
+def test_the_gate_is_over_the_layers_below(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 5)
+    _, cache = model.run_with_cache(ids)
+    found = attribute(cache, activation(STREAM, index=1), tokens=ids, probes=2)
+    norms = (cache["blocks.0.attn.hook_v"][0].double()).norm(dim=-1)
+    assert norms.shape[0] == 5
+    flow = cache["blocks.0.attn.hook_pattern"][0, :, -1].double()
+    output = heta_lens.Prediction.from_cache(cache, 5, tokens=ids).output_weights[0].double()
+    values = cache["blocks.0.attn.hook_v"][0].double()
+    values = values.repeat_interleave(len(output) // values.shape[1], 1)
+    sizes = torch.einsum("phk,hkd->hpd", values, output).norm(p=1, dim=-1)
+    expected = (flow * sizes).sum(0)
+    assert relative(found.parts["gate"], expected / expected.sum()) < 1e-4
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|neox|gptj|native)$|hooked-(gpt2|llama|gptj)$"))
+def test_a_head_a_neuron_and_a_function_are_read_where_they_are(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    _, cache = model.run_with_cache(ids)
+    z = "blocks.1.attn.hook_z"
+    ways = [(activation("blocks.1.hook_resid_post", index=3), cache["blocks.1.hook_resid_post"][0, -1, 3])]
+    if cache[z].ndim == 4:
+        ways += [
+            (activation(z, head=1, index=0), cache[z][0, -1, 1, 0]),
+            (activation(z, head=0, function=torch.sum), cache[z][0, -1, 0].sum()),
+        ]
+    last = cache["blocks.1.hook_resid_post"][0]
+    ways += [(activation("blocks.1.hook_resid_post", index=3, at=2), last[2, 3])]
+    ways += [
+        (
+            (activation(STREAM, index=3), activation("blocks.1.hook_resid_post", index=0)),
+            cache[STREAM][0, -1, 3] - last[-1, 0],
+        )
+    ]
+    for target, expected in ways:
+        found = attribute(cache, target, tokens=ids, method="input_x_gradient")
+        assert found.diagnostics.target_value == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+def test_a_span_and_a_batch_read_a_row_a_position() -> None:
+    model = zoo.bridge("gpt2")
+    ids, target = zoo.prompt(model, 6), activation(STREAM, index=2)
+    cache = cache_of(model, ids)
+    span = attribute_span(cache, 3, targets=target, tokens=ids, method="gradient_norm")
+    assert [step.diagnostics.target_value for step in span.steps] == pytest.approx(
+        [float(model.run_with_cache(ids)[1][STREAM][0, place - 1, 2]) for place in (3, 4, 5)]
+    )
+    for place, step in zip((3, 4, 5), span.steps, strict=True):
+        alone = attribute(cache, target, position=place, tokens=ids, method="gradient_norm")
+        torch.testing.assert_close(step.scores, alone.scores)
+    both = torch.cat([ids, ids.flip(1)])
+    batch = attribute_batch(cache_of(model, both), target, tokens=both, method="gradient_norm")
+    torch.testing.assert_close(batch[0].scores, attribute(cache, target, tokens=ids, method="gradient_norm").scores)
+
+
+def test_no_block_above_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for five tokens, with which it is tried whether the activation can be read."""
+    model, lengths = zoo.bridge.__wrapped__("gpt2"), list[int]()
+    ids = zoo.prompt(model, 9)
+    cache, before = cache_of(model, ids), model(ids)
+    mlp = model.blocks[1].mlp.original_component
+    forward = mlp.forward
+    monkeypatch.setattr(mlp, "forward", lambda states: lengths.append(states.shape[1]) or forward(states))
+    attribute(cache, activation(STREAM, index=0), tokens=ids, probes=2)
+    assert set(lengths) <= {5}
+    assert torch.equal(model(ids), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hook_name": "blocks.0.hook_resid_pots", "index": 0}, ["hook_resid_pots", "did you mean", STREAM]),
+        ({"hook_name": "blocks.0.attn.hook_pattern", "index": 0}, ["hook_pattern", "no activation with a row"]),
+        ({"hook_name": STREAM, "index": 8}, ["index=8", "none of the 8"]),
+        ({"hook_name": STREAM, "index": 0, "head": 0}, ["head=0", "without heads"]),
+        ({"hook_name": "blocks.0.attn.hook_v", "index": 0}, ["heads of", "give head="]),
+        ({"hook_name": STREAM, "direction": torch.ones(5)}, ["(5,)", "8 components"]),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], words: list[str]) -> None:
+    model = zoo.bridge("gpt2")
+    assert missing(words, refusal(cache_of(model, zoo.prompt(model, 5)), activation(**options))) == ""
+
+
+def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
+    target = activation(STREAM, index=0)
+    assert missing(["activation", STREAM], refusal(cache, target, method="attention_rollout")) == ""
+    assert missing(["activation", "leave_one_out"], refusal(cache, target, method="leave_one_out")) == ""
+    with pytest.raises(TypeError, match="one of index=, direction= and function="):
+        activation(STREAM)
+
+
+def test_a_saved_activation_can_be_asked_about_again(cache: Any, tmp_path: Any) -> None:
+    target = (activation(STREAM, direction=DIRECTION), activation(STREAM, index=0))
+    found = attribute(cache, target, method="gradient_norm")
+    found.save(tmp_path / "one.safetensors")
+    loaded = heta_lens.Attribution.load(tmp_path / "one.safetensors")
+    assert function_name(loaded.target) == function_name(found.target) == f"direction · {STREAM} − {STREAM}[0]"
+    again = attribute(cache, loaded.target, method="gradient_norm")
+    torch.testing.assert_close(again.scores, found.scores)
+    assert function_name(found.target) in str(found)
