@@ -11,12 +11,12 @@ from importlib import import_module
 from statistics import median
 from typing import Any
 
-ROUNDS, TEXT = 3, "The capital of France is"
+ROUNDS, TEXT = 3, "Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
 IMPORTS = {
     "Python and torch": "torch",
     "transformers": "transformers.modeling_utils",
     "TransformerLens": "transformer_lens.model_bridge",
-    "heta_lens": "heta_lens.cli.app",
+    "heta_lens": "heta_lens.cli.attribute heta_lens.api heta_lens.methods.registry heta_lens.plots.terminal",
 }
 WHOLE = "the whole command"
 
@@ -32,7 +32,7 @@ def measure(model: str) -> None:
         return result
 
     for part, module in IMPORTS.items():
-        timed(part, lambda module=module: import_module(module))
+        timed(part, lambda module=module: [*map(import_module, module.split())])
     import heta_lens
     from heta_lens.methods.registry import preset
 

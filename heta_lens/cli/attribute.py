@@ -46,7 +46,9 @@ def attribute_text(
     # Files are written first: an error of the terminal then loses nothing.
     for label, result in results.items():
         views.write_files(result, own[label], special=special)
-    documents = {label: views.document_of(result, own[label], by) for label, result in results.items()}
+    documents = dict[str, dict[str, Any]]()
+    if as_json():  # whose columns import what evaluates
+        documents = {label: views.document_of(result, own[label], by) for label, result in results.items()}
     if read.written is not None:
         add(generated=read.written)
         say(f"written: {read.written}\n")
@@ -55,7 +57,7 @@ def attribute_text(
         views.show_comparison(results, compared, top, special=special)
     else:
         ((label, result),) = results.items()
-        add(**documents[label])
+        add(**documents.get(label, {}))
         views.show_result(result, by=by, top=top, special=special)
 
 

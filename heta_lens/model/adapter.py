@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
 from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from einops import rearrange
@@ -46,6 +47,7 @@ from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
 from heta_lens.model.weights import is_readable, on_units, quantised_modules, read_output_weights
 
 TRIED = 5  # tokens with which activations are tried
+_tried: WeakKeyDictionary[Any, tuple[dict[str, tuple[int, ...]], dict[int, Any]]] = WeakKeyDictionary()
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks are not a user's
@@ -119,24 +121,27 @@ class ModelAdapter:
         return not self.reads or _blocks_before(name, len(self.model.blocks) + 1) <= self.layers
 
     def reading(self, names: Iterable[str]) -> tuple["ModelAdapter", list[tuple[int, ...]]]:
-        """Return the model up to activations, which runs return in place of logits, and the activations' shapes."""
-        names, few, found = (
-            tuple(names),
-            torch.zeros(1, TRIED, dtype=torch.long, device=self.device),
-            dict[str, Tensor](),
-        )
+        """Return the model up to activations, which runs return in place of logits, and the activations' shapes.
+
+        The first time, an activation of a few tokens is read, which also tells what the blocks that are skipped return.
+        """
+        names, known = tuple(names), _tried.setdefault(self.model, ({}, {}))
         for name in names:
             if name not in self.points:
                 raise ValueError(f"activation({name!r}): this model has no such hook point{hint(name, self.points)}")
-        part = replace(self, reads=names)
-        with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
-            self.streams(few, [0], {name: note(found, name) for name in names})
-        part.output_forms.update(self.output_forms)
+        if new := [name for name in names if name not in known[0]]:
+            few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
+            with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
+                self.streams(few, [0], {name: note(found, name) for name in new})
+            known[0].update({name: tuple(found[name].shape) if name in found else () for name in new})
+            known[1].update(self.output_forms)
         for name in names:
-            if name not in found or found[name].shape[:2] != few.shape or found[name].ndim < 3:
-                shape = f"of shape {tuple(found[name].shape)}" if name in found else "which no run reaches"
+            if known[0][name][:2] != (1, TRIED) or len(known[0][name]) < 3:
+                shape = f"of shape {known[0][name]}" if known[0][name] else "which no run reaches"
                 raise ValueError(f"activation({name!r}): this is no activation with a row for every token, {shape}")
-        return part, [tuple(found[name].shape[2:]) for name in names]
+        part = replace(self, reads=names)
+        part.output_forms.update(known[1])
+        return part, [known[0][name][2:] for name in names]
 
     @cached_property
     def points(self) -> dict[str, Any]:
@@ -271,16 +276,18 @@ class ModelAdapter:
         blocks = range(first, self.layers) if only is None else range(only, only + 1)
         added = list((hooks or {}).items())
         with holding(self):
-            if not whole:
+            noted: dict[str, Tensor] = {}
+            noting = [(name, note(noted, name)) for name in self.reads] if only is None else []
+            if noting:
+                self._skip(self.model.unembed, None)
+            elif not whole:
                 last_runs = only is None and first < self.layers
                 points = self._narrowing(hooks or {}, read, narrow) if last_runs else [READ]
                 added += [(name, partial(rows, read)) for name in points]
-            for layer in range(len(self.model.blocks)):
+            for layer, block in enumerate(self.model.blocks):
                 if layer not in blocks:
-                    self._skip(layer)
+                    self._skip(block, self.output_forms[layer])
             self._drop_patterns()
-            noted: dict[str, Tensor] = {}
-            noting = [(name, note(noted, name)) for name in self.reads] if only is None else []
             with self.hooked([*added, *noting]):
                 logits = self.model(ids, **(past or {}))
         if noting:
@@ -318,13 +325,13 @@ class ModelAdapter:
         parallel = getattr(config, "parallel_attn_mlp", False) or getattr(config, "attn_only", False)
         return ("", frozenset()) if name not in behind or (hooked and parallel) else (name, behind)
 
-    def _skip(self, layer: int) -> None:
-        """Let a block return its input until the current call ends.
+    def _skip(self, module: nn.Module, form: OutputForm) -> None:
+        """Let a block (or the unembedding) return its input until the current call ends.
 
         The model's own code still prepares masks, positions, rotations and kept keys and values, and calls every
         block, so a run of the other blocks is the same as in the whole model, for every architecture.
         """
-        attributes = vars(self.model.blocks[layer])  # `setattr` of a bridge would change the block inside the bridge
+        attributes = vars(module)  # `setattr` of a bridge would change the block inside the bridge
         before = attributes.get("forward")
 
         def back() -> None:
@@ -333,7 +340,7 @@ class ModelAdapter:
                 attributes["forward"] = before
 
         undo_at_end(self.model, back)
-        attributes["forward"] = partial(_return_input, self.output_forms[layer])
+        attributes["forward"] = partial(_return_input, form)
 
     def _drop_patterns(self) -> None:
         """Drop each layer's kept pattern as soon as the layer is done, until the current call ends.
