@@ -50,6 +50,7 @@ def measure(setting: str, length: str) -> None:
     model = heta_lens.load_model(SMOLLM2)
     method, options = SETTINGS[setting]
     held, begun, ranks = _resident("VmRSS"), time.process_time(), list[float]()
+    multiplications, tokens = 0.0, 0
     while len(ranks) < NEEDLES and time.process_time() - begun < ENOUGH:
         instance, ids = needle(model, int(length), len(ranks))
         _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
@@ -58,12 +59,13 @@ def measure(setting: str, length: str) -> None:
         found = method_of(method, options)(prediction)
         eligible, gold = (evidence_positions(instance, prediction, part) for part in ("eligible", "gold"))
         ranks.append(reciprocal_rank(found.scores, gold, candidates=eligible))
-    seconds = (time.process_time() - begun) / len(ranks)
-    cost = found.diagnostics.cost
-    # A backward pass takes two forwards, a product four: a forward and a backward pass through both.
-    passes = (cost.forwards or 0) + 2 * (cost.backwards or 0) + 4 * (cost.hvps or 0)
-    sizes = {"seconds": seconds, "bytes": _resident("VmHWM") - held, "multiplications": passes * _forward(model, ids)}
-    print(json.dumps(sizes | {"tokens": ids.shape[1], "ranks": ranks}))  # noqa: T201
+        cost = found.diagnostics.cost
+        # A backward pass takes two forwards, a product four: a forward and a backward pass through both.
+        passes = (cost.forwards or 0) + 2 * (cost.backwards or 0) + 4 * (cost.hvps or 0)
+        multiplications, tokens = passes * _forward(model, ids), ids.shape[1]
+    seconds, most = (time.process_time() - begun) / len(ranks), _resident("VmHWM") - held
+    sizes = {"seconds": seconds, "bytes": most, "multiplications": multiplications, "tokens": tokens, "ranks": ranks}
+    print(json.dumps(sizes))  # noqa: T201
 
 
 def needle(model: Any, length: int, number: int) -> tuple[Instance, torch.Tensor]:

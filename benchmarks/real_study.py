@@ -106,7 +106,8 @@ def prompts(family: str, split: str) -> list[Instance]:
         every = suite(name, str(FILES / file), **options)
         own = [one for one in every if crc32(one.template.encode()) % 2 == SPLITS.index(split)]
         return sorted(own, key=lambda one: crc32(one.id.encode()))
-    return suite(name, split=split, limit=DRAWN, **MADE[name], **({"chat": True} if chat else {}))
+    options = {**MADE[name], **({"chat": True} if chat else {})}
+    return suite(name, None, split=split, limit=DRAWN, **options)
 
 
 def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:

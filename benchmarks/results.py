@@ -121,25 +121,25 @@ def measured(model: str, split: str) -> pd.DataFrame:
     )
 
 
-def weights(frame: pd.DataFrame) -> pd.Series:
+def weights(frame: Any) -> Any:
     """Return the weight of every prompt, so that families weigh the same; the weights' mean is 1."""
     return len(frame) / frame.groupby("family")["family"].transform("size") / frame["family"].nunique()
 
 
-def averaged(frame: pd.DataFrame, measure: str) -> Estimate:
+def averaged(frame: Any, measure: str) -> Estimate:
     """Return the mean over families of the mean over prompts, with an interval over templates."""
     return estimate([*(frame[measure] * weights(frame))], [*frame["template"]])
 
 
-def paired(frame: pd.DataFrame, one: str, other: str) -> Any:
+def paired(frame: Any, one: str, other: str) -> Any:
     """Return the difference of two settings by the criterion, on prompts that have both."""
     ours, theirs = (frame[frame["setting"] == name] for name in (one, other))
     joined = ours.merge(
         theirs[["family", "number", CRITERION]], on=["family", "number"], suffixes=("", " of the other")
     )
     weight = weights(joined)
-    values = (joined[name] * weight for name in (CRITERION, f"{CRITERION} of the other"))
-    return difference(*map(list, values), [*joined["template"]])
+    first, second = ([*(joined[name] * weight)] for name in (CRITERION, f"{CRITERION} of the other"))
+    return difference(first, second, [*joined["template"]])
 
 
 def chosen(among: Callable[[str], bool]) -> str:
@@ -160,7 +160,7 @@ def is_candidate(setting: str) -> bool:
 COLUMNS = ["setting", "criterion", EVIDENCE, "first is evidence", "deletion", "resampling", "zeroing", "prompts"]
 
 
-def cells(frame: pd.DataFrame, setting: str, title: str) -> list[str]:
+def cells(frame: Any, setting: str, title: str) -> list[str]:
     rows = frame[frame["setting"] == setting]
     shown = [averaged(rows, name) for name in (CRITERION, EVIDENCE, "first is evidence", *HOW)]
     return [title, *map(written, shown), str(len(rows))]
@@ -171,7 +171,7 @@ def written(one: Estimate, sign: str = "") -> str:
     return f"{value} [{low}, {high}]" if isfinite(one.low) and isfinite(one.high) else value
 
 
-def ranked(frame: pd.DataFrame, settings: Sequence[str]) -> list[str]:
+def ranked(frame: Any, settings: Sequence[str]) -> list[str]:
     means = {name: averaged(frame[frame["setting"] == name], CRITERION).value for name in settings}
     return sorted((name for name in settings if not isnan(means[name])), key=lambda name: -means[name])
 
@@ -181,12 +181,6 @@ def short_table(model: str, split: str, best: str) -> Table:
     frame = measured(model, split)
     names = ranked(frame, [*dict.fromkeys([*SHOWN, best])])
     return Table(f"{model}, {split}", COLUMNS, [cells(frame, name, f"`{name}`") for name in names])
-
-
-def long_table(model: str, split: str) -> Table:
-    frame = measured(model, split)
-    names = ranked(frame, [*frame["setting"].unique()])
-    return Table(f"{model}, {split}", COLUMNS, [cells(frame, name, name) for name in names])
 
 
 def interventions(model: str) -> Table:
@@ -286,7 +280,6 @@ def write() -> None:
     best = chosen(is_candidate)
     shown = [short_table(model, "dev", best) for model in MODELS]
     pages.write("results", [*shown, *map(interventions, MODELS)])
-    pages.write("real", [long_table(model, "dev") for model in MODELS])
     for model in MODELS:
         save_figure(
             evidence_against_agreement(model, "dev", best), ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
