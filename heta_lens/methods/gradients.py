@@ -1,4 +1,4 @@
-"""Methods of one gradient: input × gradient, gradient norm, Grad-CAM and Jacobian Scopes."""
+"""Methods of gradients at the prompt: input × gradient, gradient norm, SmoothGrad, Grad-CAM and Jacobian Scopes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.options import AtLeast
+from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import OF_LOGITS, CleanGradient, Method, Scores, WithLayer, WithScale
+from heta_lens.methods.base import OF_LOGITS, CleanGradient, Method, Scores, WithBatch, WithLayer, WithScale, WithSeed
 from heta_lens.model.hooks import READ
 from heta_lens.prediction.gradients import values_and_gradients
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 TOGETHER = 64  # directions that are passed through the unembedding at once
 
@@ -59,6 +59,45 @@ class GradientNorm(LikelihoodGradient):
 
     def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
         return Scores(gradient.norm(dim=-1))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SmoothGrad(WithScale, WithSeed, WithBatch):
+    """SmoothGrad (Smilkov 2017): the gradient, averaged over noisy copies of the embeddings.
+
+    ``a_i = ‖mean_k ∂g/∂E_i(E + ε_k)‖``: ≥ 0, no direction.
+
+    - ``samples``: the number of noisy copies
+    - ``noise``: the standard deviation of ε, as a share of the range of the embeddings
+    """
+
+    samples: Annotated[int, COUNT] = 25
+    noise: Annotated[float | int, AtLeast(0)] = 0.15
+
+    name: ClassVar = "smooth_grad"
+    paper: ClassVar = "Smilkov et al., SmoothGrad: removing noise by adding noise, 2017, arXiv:1706.03825"
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    scaled_by: ClassVar = ("samples",)
+    cost: ClassVar = "samples · (F + B)"
+    signed: ClassVar = False
+    adapted: ClassVar = "made for pixels: a token's score is the norm over its embedding"
+
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=self.samples, backwards=self.samples)
+
+    def explain(self, prediction: Prediction) -> Scores:
+        clean = prediction.embeddings
+        spread = self.noise * (clean.max() - clean.min())
+
+        def gradients(numbers: Int[Tensor, "copy"]) -> Float[Tensor, "copy pos d"]:
+            generators = (prompt_generator(self.seed, prediction.ids, int(number)) for number in numbers)
+            noise = torch.stack([torch.from_numpy(one.standard_normal(clean.shape)) for one in generators])
+            return values_and_gradients(prediction, clean + spread * noise.to(clean), self.scale)[1]
+
+        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        every = batches.map(gradients, torch.arange(self.samples), len(prediction))
+        return Scores(every.mean(0).norm(dim=-1))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

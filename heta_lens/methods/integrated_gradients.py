@@ -1,10 +1,10 @@
-"""Gradients along paths: integrated, sequential and discretized integrated gradients; and learned masks (fAML)."""
+"""Gradients along paths: integrated (sequential, discretized) gradients and GradientSHAP; and learned masks (fAML)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.target_kinds import Kind, members, sides
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale
+from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.model.adapter import Mask, Masking, check_mask
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import likelihood, values_and_gradients, values_and_gradients_of_each
 from heta_lens.prediction.masking import masked_copies
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 TARGETS = 16  # that share the points of a path
 AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
@@ -93,24 +93,71 @@ class IntegratedGradients(PathIntegral):
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         longest = predictions[-1]
         start = path_start(longest, self.mask_for(longest), self.keep_bos)
-        change = longest.embeddings - start
-        nodes, weights = quadrature(self.steps)
-
-        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step target pos"]:
-            path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
-            _, slopes = values_and_gradients_of_each(predictions, path, self.scale)
-            return einsum(slopes, change, "step target pos d, pos d -> step target pos")
-
-        batches = longest.prompt.batches(self.batch, len(longest), products=True)
-        slopes = batches.map(along, nodes, len(longest))
+        nodes, weights = self.points(longest)
+        slopes = self.slopes(predictions, start, nodes)
         every = einsum(weights.to(slopes), slopes, "step, step target pos -> target pos")
         begun = longest.rerun(read=[len(prediction) - 1 for prediction in predictions]).logits(start[None])[0]
         results = []
         for prediction, scores, logits in zip(predictions, every, begun, strict=True):
             first, last = (prediction.read(each, self.scale) for each in (logits, prediction.logits))
             scores = scores[: len(prediction)]
-            results.append(Scores(scores, completeness(float(last - first), float(scores.sum()))))
+            facts = completeness(float(last - first), float(scores.sum()))
+            results.append(Scores(scores, facts | self.uncertainty(slopes)))
         return results
+
+    def points(self, prediction: Prediction) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:  # noqa: ARG002
+        """Return points on the path, from 0 to 1, and their weights."""
+        return quadrature(self.steps)
+
+    def uncertainty(self, slopes: Float[Tensor, "step target pos"]) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def slopes(
+        self, predictions: Sequence[Prediction], start: Float[Tensor, "pos d"], nodes: Float[Tensor, "step"]
+    ) -> Float[Tensor, "step target pos"]:
+        """Return the slopes of every token's share of the path, for every target."""
+        longest = predictions[-1]
+        change = longest.embeddings - start
+
+        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step target pos"]:
+            path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
+            _, slopes = values_and_gradients_of_each(predictions, path, self.scale)
+            return einsum(slopes, change, "step target pos d, pos d -> step target pos")
+
+        return longest.prompt.batches(self.batch, len(longest), products=True).map(along, nodes, len(longest))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientShap(IntegratedGradients, WithSeed):
+    """GradientSHAP (Lundberg & Lee 2017): gradients at random points of the line from a baseline to the embeddings.
+
+    ``a_i = mean_k Σ_c (E - E')_ic ∂g/∂E_ic(E' + α_k(E - E'))``, α_k uniform on [0, 1]: above 0 speaks for the target.
+
+    The expectation is integrated gradients, with which the scores agree within their standard errors.
+
+    - ``steps``: the number of random points
+    """
+
+    steps: Annotated[int, COUNT] = 50
+
+    name: ClassVar = "gradient_shap"
+    paper: ClassVar = (
+        "Lundberg & Lee, A unified approach to interpreting model predictions, NeurIPS 2017, arXiv:1705.07874"
+    )
+    cost: ClassVar = "steps · (F + B)"
+    adapted: ClassVar = "one baseline, and no noise on the embeddings"
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        return [[prediction] for prediction in predictions]  # each has its own points, alone as in a span
+
+    def points(self, prediction: Prediction) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
+        drawn = torch.from_numpy(prompt_generator(self.seed, prediction.ids).random(self.steps))
+        return drawn, torch.full_like(drawn, 1 / self.steps)
+
+    def uncertainty(self, slopes: Float[Tensor, "step target pos"]) -> dict[str, Any]:
+        if self.steps < 2:
+            return {}
+        return {"standard_errors": {"scores": slopes[:, 0].std(0) / self.steps**0.5}, "probes": self.steps}
 
 
 def completeness(due: float, reached: float) -> dict[str, float]:

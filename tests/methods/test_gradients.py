@@ -12,21 +12,31 @@ from helpers import zoo
 from helpers.asking import cache_of, plain_embeddings, predict, relative
 from helpers.gradients import OTHER, TARGET, N, every, on, plain, scores, slope
 from heta_lens.methods.base import Method
-from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient, JacobianScope, differentiable
+from heta_lens.methods.gradients import (
+    GradCam,
+    GradientNorm,
+    InputXGradient,
+    JacobianScope,
+    SmoothGrad,
+    differentiable,
+)
 from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
+    GradientShap,
     IntegratedGradients,
     SequentialIntegratedGradients,
 )
 from heta_lens.methods.leave_one_out import LeaveOneOut
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 EVERY: list[Method] = [
     IntegratedGradients(steps=2),
     SequentialIntegratedGradients(steps=2),
     DiscretizedIntegratedGradients(steps=2, neighbours=20),
+    GradientShap(steps=2),
     InputXGradient(),
     GradientNorm(),
+    SmoothGrad(samples=2),
     GradCam(layer=0),
     LeaveOneOut(),
 ]
@@ -38,7 +48,7 @@ METHOD = pytest.mark.parametrize("method", EVERY, ids=lambda method: method.name
 @pytest.mark.sample(quick=3)
 @METHOD
 def test_a_contrast_is_the_difference_where_scores_are_linear_in_g(method: Method) -> None:
-    if method.name in ("gradient_norm", "grad_cam"):
+    if method.name in ("gradient_norm", "smooth_grad", "grad_cam"):
         pytest.skip("not linear in g")
     if isinstance(method, LeaveOneOut):
         method = LeaveOneOut(effect="log_prob")
@@ -201,3 +211,60 @@ def test_folded_weights_leave_the_length_without_a_meaning() -> None:
     with pytest.raises(ValueError, match=r"scope='temperature' reads how long .* choose scope='fisher'"):
         scope_scores(folded, scope="temperature")
     assert relative(scope_scores(folded, rank=None), scope_scores(zoo.bridge("gpt2"), rank=None)) < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------------ random points
+def gradients_at(model: Any, ids: Tensor, places: Tensor) -> Tensor:
+    """By autograd, a run each."""
+    from helpers.asking import plain_log_probs
+
+    log_probs, found = plain_log_probs(model, ids), list[Tensor]()
+    for place in places:
+        leaf = place.clone().requires_grad_()
+        found.append(torch.autograd.grad(log_probs(leaf)[TARGET], leaf)[0])
+    return torch.stack(found)
+
+
+@MODEL
+def test_smooth_grad_averages_gradients_of_noisy_copies(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    generators = [prompt_generator(3, ids[0], number) for number in range(4)]
+    noise = torch.stack([torch.from_numpy(one.standard_normal(embeddings.shape)) for one in generators]).to(embeddings)
+    copies = embeddings + 0.1 * (embeddings.max() - embeddings.min()) * noise
+    expected = gradients_at(model, ids, copies).mean(0).norm(dim=-1)
+    assert relative(scores(SmoothGrad(samples=4, noise=0.1, seed=3), model, ids, TARGET), expected) < 1e-4
+    plainly = scores(GradientNorm(), model, ids, TARGET)
+    assert relative(scores(SmoothGrad(samples=2, noise=0), model, ids, TARGET), plainly) < 1e-6
+
+
+@MODEL
+def test_gradient_shap_is_the_slope_at_random_points(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    alphas = torch.from_numpy(prompt_generator(0, ids[0]).random(5)).to(embeddings)
+    expected = (gradients_at(model, ids, alphas[:, None, None] * embeddings).mean(0) * embeddings).sum(-1)
+    method = GradientShap(steps=5, mask="zero", keep_bos=False)
+    assert relative(scores(method, model, ids, TARGET), expected) < 1e-4
+
+
+def test_gradient_shap_is_integrated_gradients_within_its_errors() -> None:
+    """And the same alone, in a batch, in a span and with any batch size."""
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    found = heta_lens.attribute(cache, TARGET, tokens=ids, method="gradient_shap", steps=400)
+    exact = heta_lens.attribute(cache, TARGET, tokens=ids, method="integrated_gradients")
+    error = found.standard_errors["scores"]
+    assert isinstance(error, Tensor)
+    assert ((found.scores - exact.scores).abs() <= 4 * error + 1e-6).all()
+    other = heta_lens.attribute(cache, TARGET, tokens=ids, method="gradient_shap", steps=400, batch=7)
+    torch.testing.assert_close(other.scores, found.scores)
+    span = heta_lens.attribute_span(cache, N - 2, tokens=ids, method="gradient_shap", steps=3)
+    alone = heta_lens.attribute(cache, position=N - 1, tokens=ids, method="gradient_shap", steps=3)
+    torch.testing.assert_close(span.steps[-1].scores, alone.scores)
+    both = torch.cat([ids, ids.flip(1)])
+    batch = heta_lens.attribute_batch(cache_of(model, both), TARGET, tokens=both, method="gradient_shap", steps=400)
+    torch.testing.assert_close(batch[0].scores, found.scores)

@@ -43,11 +43,13 @@ def test_a_layer_and_a_mask_are_refused_before_any_run(forwards: object) -> None
 RANDOM: dict[str, dict[str, Any]] = {
     "causal_tracing": {"samples": 1},
     "context_cite": {"source": "token", "ablate": "mask"},
+    "gradient_shap": {"steps": 3},
     "kernel_shap": {"samples": 20},
     "lime": {"samples": 20},
     "progressive_inference": {"passes": "multi", "samples": 4},
     "random": {},
     "reagent": {"probes": 2, "max_steps": 3},
+    "smooth_grad": {"samples": 2},
     "shapiq": {"source": "token", "ablate": "mask", "samples": 20},
 }
 ELSEWHERE = {"heta", "sea_cot"}  # HETA's signs: heta/test_random_probes; sampling: prediction/test_generation
