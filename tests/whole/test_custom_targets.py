@@ -119,6 +119,7 @@ def test_a_set_is_its_joint_probability(build: Callable[..., Any], method: str) 
 def test_a_method_says_of_every_kind_whether_it_takes_it(method: str) -> None:
     model = zoo.bridge("gpt2")
     targets = {"token": TARGET, "set": SET, "contrast": (TARGET, OTHER), "function": as_read(method, [TARGET])}
+    targets["activation"] = heta_lens.activation("blocks.0.hook_resid_post", index=0)
     prediction = {kind: predict(model, zoo.prompt(model, N), target) for kind, target in targets.items()}
     made = METHODS[method](**QUICK.get(method, {}))
     for kind in KINDS:
