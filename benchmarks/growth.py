@@ -53,6 +53,7 @@ def measure(setting: str, length: str) -> None:
     multiplications, tokens = 0.0, 0
     while len(ranks) < NEEDLES and time.process_time() - begun < ENOUGH:
         instance, ids = needle(model, int(length), len(ranks))
+        tokens = ids.shape[1]
         _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
         prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
         prediction = replace(prediction, target=prediction.spell(instance.answer or "")[0])
@@ -62,7 +63,8 @@ def measure(setting: str, length: str) -> None:
         cost = found.diagnostics.cost
         # A backward pass takes two forwards, a product four: a forward and a backward pass through both.
         passes = (cost.forwards or 0) + 2 * (cost.backwards or 0) + 4 * (cost.hvps or 0)
-        multiplications, tokens = passes * _forward(model, ids), ids.shape[1]
+        multiplications = passes * _forward(model, ids)
+        del cache, _, prediction, found  # before the next run
     seconds, most = (time.process_time() - begun) / len(ranks), _resident("VmHWM") - held
     sizes = {"seconds": seconds, "bytes": most, "multiplications": multiplications, "tokens": tokens, "ranks": ranks}
     print(json.dumps(sizes))  # noqa: T201
@@ -132,6 +134,11 @@ def write() -> None:
     tables = [
         Table("Seconds of the processor", COLUMNS, [row(found, setting, "seconds", 1) for setting in SETTINGS]),
         Table("GiB beyond the model", COLUMNS[:-1], [row(found, setting, "bytes", 2**30) for setting in SETTINGS]),
+        Table(
+            "Found",
+            COLUMNS[:-2],
+            [[setting, *(hits(found[setting, length]) for length in LENGTHS)] for setting in SETTINGS],
+        ),
     ]
     pages.write("growth", tables)
     save_figure(figure(found), ROOT / "docs" / "growth.png")
@@ -145,6 +152,11 @@ def row(found: dict[Any, Any], setting: str, of: str, unit: float) -> list[str]:
     if of == "seconds":
         slopes.append(f"N^{slope(real, 'multiplications'):.1f}")
     return [setting, *shown, *slopes]
+
+
+def hits(cell: dict[str, Any]) -> str:
+    """Return how many needles had the highest score, of how many."""
+    return f"{sum(rank == 1 for rank in cell['ranks'])} of {len(cell['ranks'])}" if "ranks" in cell else "–"
 
 
 def slope(cells: list[dict[str, Any]], of: str) -> float:

@@ -149,7 +149,8 @@ def load_model(
     """Load a model ready to be explained: a `TransformerBridge`, or the model of `load_demo_model`.
 
     Weights are read from safetensors and GGUF files only. Missing weights, weights of a wrong shape, and weights that
-    are not finite are refused by name. A model that is already loaded keeps its precision and its devices.
+    are not finite are refused by name. Parameters need no gradients, so that `run_with_cache` keeps no graph. A model
+    that is already loaded keeps its precision, its devices, and the flags of its parameters.
 
     Args:
         model: ``"demo"``, a name on the Hugging Face hub, a folder, a GGUF file, or a transformers model that is
@@ -204,7 +205,7 @@ def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
         if tokenizer.bos_token is not None:  # otherwise TransformerLens reads the tokenizer again
             tokenizer.add_bos_token = tokenizer.init_kwargs["add_bos_token"] = True
         model.to(given.get("device") or get_device())
-        return _bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)})
+        return frozen(_bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)}))
 
     return read_from(str(file), "model", file, read)
 
@@ -224,7 +225,14 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
     check_in_memory(booted)
-    return booted
+    return frozen(booted)
+
+
+def frozen(model: Any) -> Any:
+    """Return the model with parameters that need no gradients: else `run_with_cache` keeps the graph of its run."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model
 
 
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
@@ -284,7 +292,7 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
     for block in model.blocks:
         block.attn.rotary_cos.copy_(cosines[0])
         block.attn.rotary_sin.copy_(sines[0])
-    return model.eval()
+    return frozen(model.eval())
 
 
 # ------------------------------------------------------------------------------------------- models without weights

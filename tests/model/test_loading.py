@@ -114,6 +114,13 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_run_of_a_loaded_model_keeps_no_graph(half: Path) -> None:
+    for model in (heta_lens.load_demo_model(), heta_lens.load_model(half, dtype="float32")):
+        logits, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
+        assert not logits.requires_grad
+        assert not any(activation.requires_grad for activation in cache.values())
+
+
 def test_precision(half: Path) -> None:
     with pytest.warns(UserWarning, match="saved in bfloat16 and loaded in float32"):
         single = heta_lens.load_model(half)
