@@ -129,10 +129,12 @@ class ModelAdapter:
         for name in names:
             if name not in self.points:
                 raise ValueError(f"activation({name!r}): this model has no such hook point{hint(name, self.points)}")
+            if name.startswith("unembed"):
+                raise ValueError(f"activation({name!r}) is the prediction: give a function of the logits as the target")
         if new := [name for name in names if name not in known[0]]:
             few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
             with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
-                self.streams(few, [0], {name: note(found, name) for name in new})
+                self.streams(few, [], {name: note(found, name) for name in new})
             known[0].update({name: tuple(found[name].shape) if name in found else () for name in new})
             known[1].update(self.output_forms)
         for name in names:

@@ -86,7 +86,10 @@ def test_a_head_a_neuron_and_a_function_are_read_where_they_are(build: Any) -> N
     ids = zoo.prompt(model, 6)
     _, cache = model.run_with_cache(ids)
     z = "blocks.1.attn.hook_z"
-    ways = [(activation("blocks.1.hook_resid_post", index=3), cache["blocks.1.hook_resid_post"][0, -1, 3])]
+    ways = [
+        (activation(name, index=3), cache[name][0, -1, 3])
+        for name in ("blocks.0.hook_resid_pre", STREAM, "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post")
+    ]
     if cache[z].ndim == 4:
         ways += [
             (activation(z, head=1, index=0), cache[z][0, -1, 1, 0]),
@@ -139,6 +142,7 @@ def test_no_block_above_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"hook_name": "blocks.0.hook_resid_pots", "index": 0}, ["hook_resid_pots", "did you mean", STREAM]),
         ({"hook_name": "blocks.0.attn.hook_pattern", "index": 0}, ["hook_pattern", "no activation with a row"]),
+        ({"hook_name": "unembed.hook_in", "index": 0}, ["unembed.hook_in", "function of the logits"]),
         ({"hook_name": STREAM, "index": 8}, ["index=8", "none of the 8"]),
         ({"hook_name": STREAM, "index": 0, "head": 0}, ["head=0", "without heads"]),
         ({"hook_name": "blocks.0.attn.hook_v", "index": 0}, ["heads of", "give head="]),
