@@ -127,9 +127,8 @@ def load_demo_model(kind: Kind | None = None) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
         if kind == "hooked" or (kind is None and HAS_HOOKED):
             return _hooked(weights, tokenizer)
-        return TransformerBridge.boot_transformers(
-            str(DEMO), hf_model=weights, tokenizer=tokenizer, device="cpu"
-        ).eval()
+        options = {"hf_model": weights, "tokenizer": tokenizer, "device": "cpu"}
+        return frozen(TransformerBridge.boot_transformers(str(DEMO), **options).eval())
 
 
 def load_model(
