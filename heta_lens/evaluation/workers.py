@@ -234,7 +234,7 @@ def _started(run: RunDatabase, number: int, *, silent: bool = False) -> WorkerPr
     ours, theirs = context.Pipe()
     process = context.Process(target=partial(_serve, theirs, run.path, number, silent or number > 0), daemon=True)
     resource_tracker.ensure_running()  # starting it later would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # for good in the process, which this one ends
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process keeps the block: this one ends it
     try:
         process.start()
     finally:
