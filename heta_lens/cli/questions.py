@@ -150,7 +150,11 @@ class QuestionFlags(TargetFlags):
             raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
         if not several:
             return super().question()
-        numbers = ("activation", "index", "direction", "head", "target_function") if self.activation else ()
+        numbers = (
+            ("activation", "index", "direction", "head", "target_function")
+            if self.activation and not self.through
+            else ()
+        )
         if one := [name for name in used(self) if name not in ("span", "generate", "through", *numbers)]:
             flag = one[0].replace("_", "-")
             raise ValueError(f"--{flag} is about one token, and --{several[0]} about several: give one of them")

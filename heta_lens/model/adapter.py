@@ -117,8 +117,8 @@ class ModelAdapter:
         return max(_blocks_before(name, every) for name in self.reads) if self.reads else every
 
     def passes(self, name: str) -> bool:
-        """Return whether runs go through a hook point, in a block or behind the last."""
-        return not self.reads or _blocks_before(name, len(self.model.blocks) + 1) <= self.layers
+        """Return whether runs go through a hook point: it is in a block that runs, or in none."""
+        return _blocks_before(name, 0) <= self.layers
 
     def reading(self, names: Iterable[str]) -> tuple["ModelAdapter", list[tuple[int, ...]]]:
         """Return the model up to activations, which runs return in place of logits, and the activations' shapes.

@@ -6,6 +6,7 @@ from math import isfinite, prod
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -124,7 +125,7 @@ def activation(
     *,
     index: int | None = None,
     head: int | None = None,
-    direction: Tensor | None = None,
+    direction: Tensor | Float[np.ndarray, "d"] | None = None,
     function: TargetFunction | None = None,
     at: int | None = None,
 ) -> Activation:
@@ -146,8 +147,8 @@ def activation(
         raise TypeError(
             f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it"
         )
-    if isinstance(direction, Tensor):
-        direction = direction.detach().clone()
+    if direction is not None:
+        direction = torch.as_tensor(direction).detach().clone()
     return Activation(hook_name, index, head, direction, function, at=at)
 
 
@@ -179,6 +180,8 @@ def as_activation(target: Any) -> Activation | None:
         if len(target) != 2 or not all(isinstance(side, Activation) for side in target):
             raise TypeError(f"target={brief(target)} must be a pair of activations, to explain their difference")
         first, second = target
+        if second.at is not None:
+            raise ValueError(f"at={second.at} of the second activation: both are read at one token, the first's")
         return replace(first, minus=second)
     return target if isinstance(target, Activation) else None
 

@@ -108,6 +108,19 @@ def test_a_head_a_neuron_and_a_function_are_read_where_they_are(build: Any) -> N
         assert found.diagnostics.target_value == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["attn_lrp", "cp_lrp"])
+def test_relevance_of_the_last_norm_is_that_of_the_logits_it_makes(rule: str) -> None:
+    """Where an unembedding has no bias, a logit is a direction of what the last norm gives."""
+    model = zoo.bridge("llama")
+    ids = zoo.prompt(model, 6)
+    cache, direction = cache_of(model, ids), model.unembed.W_U[:, 7].detach()
+    found = attribute(
+        cache, activation("ln_final.hook_out", direction=direction), tokens=ids, method="attn_lrp", rule=rule
+    )
+    expected = attribute(cache, 7, tokens=ids, method="attn_lrp", rule=rule)
+    assert relative(found.scores, expected.scores) < 1e-4
+
+
 def test_a_span_and_a_batch_read_a_row_a_position() -> None:
     model = zoo.bridge("gpt2")
     ids, target = zoo.prompt(model, 6), activation(STREAM, index=2)
@@ -159,12 +172,14 @@ def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
     target = activation(STREAM, index=0)
     assert missing(["activation", STREAM], refusal(cache, target, method="attention_rollout")) == ""
     assert missing(["activation", "leave_one_out"], refusal(cache, target, method="leave_one_out")) == ""
+    pair = (target, activation(STREAM, index=1, at=2))
+    assert missing(["at=2", "second activation"], refusal(cache, pair)) == ""
     with pytest.raises(TypeError, match="one of index=, direction= and function="):
         activation(STREAM)
 
 
 def test_a_saved_activation_can_be_asked_about_again(cache: Any, tmp_path: Any) -> None:
-    target = (activation(STREAM, direction=DIRECTION), activation(STREAM, index=0))
+    target = (activation(STREAM, direction=DIRECTION.numpy()), activation(STREAM, index=0))
     found = attribute(cache, target, method="gradient_norm")
     found.save(tmp_path / "one.safetensors")
     loaded = heta_lens.Attribution.load(tmp_path / "one.safetensors")
