@@ -123,8 +123,7 @@ class TokenizerWrapper:
 
     def encoder(self) -> Callable[[str], list[int]]:
         """Return a function from text to ids, for new text only, never for a context."""
-        tokenizer = deepcopy(self.wrapped)  # encoding resets padding and truncation settings
-        return partial(tokenizer.encode, add_special_tokens=False)
+        return partial(_copy(self.wrapped, len(self.wrapped)).encode, add_special_tokens=False)
 
     @property
     def pad(self) -> int | None:
@@ -176,6 +175,12 @@ def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> I
     for token in tokens:
         after = decode([*context, token])
         yield token, after[len(before) :] if after.startswith(before) else decode([token])
+
+
+@lru_cache(maxsize=4)
+def _copy(tokenizer: Any, size: int) -> Any:  # noqa: ARG001 (the size notices tokens that a user adds)
+    """Copy a tokenizer, because encoding resets padding and truncation settings; Gemma's takes two seconds."""
+    return deepcopy(tokenizer)
 
 
 @lru_cache(maxsize=4)

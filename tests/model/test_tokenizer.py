@@ -297,3 +297,11 @@ def test_what_the_template_refuses_is_said_in_a_line(name: str, messages: list[A
     with pytest.raises(ValueError, match=rf"this model's chat template refuses this chat: .*{reason}") as raised:
         template(name).render(messages)
     assert "\n" not in str(raised.value)
+
+
+def test_text_is_encoded_with_tokens_that_were_added_since() -> None:
+    wrapped = deepcopy(chats.tokenizer("qwen2.5"))
+    read = TokenizerWrapper(wrapped).encoder
+    assert len(read()("<new>")) > 1
+    wrapped.add_tokens(["<new>"])
+    assert read()("<new>") == [len(wrapped) - 1]
