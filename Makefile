@@ -65,6 +65,7 @@ pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pag
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/ready real-models  ## compare methods with their authors' code, and real models with llama.cpp (in environments of their own)
 	.venv/llama/bin/python tests/helpers/oracles_llama_cpp.py models/gguf
 	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
+	$(TL3)/python tests/helpers/oracles_inseq.py .venv/oracles/bin/python models/SmolLM2-135M-Instruct
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
 demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page

@@ -46,7 +46,8 @@ MADE: Mapping[str, dict[str, Any]] = {
     "in_context_qa": {},
     "two_hop": {},
 }
-CHATS = ("key_value chat", "needle chat", "two_hop chat", "in_context_qa chat")
+CHAT: Mapping[str, dict[str, Any]] = {"key_value": {}, "needle": {"words": 10}, "two_hop": {}, "in_context_qa": {}}
+CHATS = tuple(f"{name} chat" for name in CHAT)
 CHOOSING = ("squad", "known_facts", "ioi", "key_value", "needle", "variable_tracking", "in_context_qa")
 SPLITS = ("dev", "test")
 HOW = ("delete", "resample", "zero")
@@ -106,7 +107,7 @@ def prompts(family: str, split: str) -> list[Instance]:
         every = suite(name, str(FILES / file), **options)
         own = [one for one in every if crc32(one.template.encode()) % 2 == SPLITS.index(split)]
         return sorted(own, key=lambda one: crc32(one.id.encode()))
-    options = {**MADE[name], **({"chat": True} if chat else {})}
+    options = {**MADE[name], **({"chat": True, **CHAT[name]} if chat else {})}
     return suite(name, None, split=split, limit=DRAWN, **options)
 
 

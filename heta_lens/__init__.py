@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.prediction.chat import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.prediction.target import activation
+    from heta_lens.reliance import ContextReliance, context_reliance
     from heta_lens.span_attribution import SpanAttribution
 
     __version__: str
@@ -30,6 +31,7 @@ __all__ = [
     "PRESETS",
     "Attribution",
     "ChatPrompt",
+    "ContextReliance",
     "Heta",
     "Method",
     "Prediction",
@@ -44,6 +46,7 @@ __all__ = [
     "causal",
     "chat",
     "compare",
+    "context_reliance",
     "data",
     "estimate",
     "estimate_batch",
@@ -79,6 +82,7 @@ _NAMES = {
     "prediction.chat": ("ChatPrompt", "chat"),
     "prediction.prediction": ("Prediction",),
     "prediction.target": ("activation",),
+    "reliance": ("ContextReliance", "context_reliance"),
     "span_attribution": ("SpanAttribution",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -20,7 +20,7 @@ FLOORS = [
     {"methods"},
     {"metrics"},
     {"causal"},
-    {"api"},
+    {"api", "reliance"},
     {"evaluation"},
     {"__init__"},
     {"cli"},

@@ -11,7 +11,7 @@ import heta_lens
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "SavedScores", "Method", "Prediction", "SpanAttribution", "__version__"),
-        *("ChatPrompt", "chat", "lean_names_filter", "names_filter"),
+        *("ChatPrompt", "ContextReliance", "chat", "lean_names_filter", "names_filter"),
         *(
             "activation",
             "attribute",
@@ -19,6 +19,7 @@ def test_nothing_but_the_public_names_is_exported() -> None:
             "attribute_dataset",
             "attribute_span",
             "compare",
+            "context_reliance",
             "estimate",
             "estimate_batch",
             "estimate_memory",

@@ -1,4 +1,4 @@
-"""The subcommands ``attribute``, ``attribute-dataset``, ``compare``, ``demo``, ``estimate`` and ``show``."""
+"""The subcommands that explain prompts, ``attribute`` and others; and ``show``, ``compare``, ``estimate``, ``demo``."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from heta_lens.cli import flags, views
 from heta_lens.cli.app import add, as_json, command, note, quiet, say
-from heta_lens.cli.questions import Question, QuestionFlags, read_prompt
+from heta_lens.cli.questions import Question, QuestionFlags, Span, read_prompt
 
 
 @command("attribute")
@@ -59,6 +59,64 @@ def attribute_text(
         ((label, result),) = results.items()
         add(**documents.get(label, {}))
         views.show_result(result, by=by, top=top, special=special)
+
+
+CONTEXT = "A passage of the prompt, which is deleted: which tokens of the answer depend on it?"
+PLACE = "Or where it is: the tokens from START to before STOP."
+ANSWER = "The answer, if the model is not to write it."
+MOST_TOKENS = "How many tokens the model may write."
+DEPENDS = "How many standard deviations above the mean divergence a token must be."
+
+
+@command("attribute-context")
+def attribute_context(
+    *,
+    model: flags.Model = "demo",
+    prompts: flags.PromptFlags,
+    context: Annotated[str | None, Option(metavar="TEXT", help=CONTEXT)] = None,
+    span: Annotated[str | None, Option(metavar="START:STOP", help=PLACE)] = None,
+    answer: Annotated[str | None, Option(metavar="TEXT", help=ANSWER)] = None,
+    generate: Annotated[int, Option(metavar="N", min=1, help=MOST_TOKENS)] = 20,
+    threshold: Annotated[float, Option(min=0, help=DEPENDS)] = 1.0,
+    method: Annotated[
+        str, Option("--method", "-m", metavar="METHOD", help="What explains them, with options.")
+    ] = "fast",
+    html: flags.Page = None,
+    loading: flags.LoadingFlags,
+) -> None:
+    """Tell which tokens of an answer need a passage.
+
+    Each of them is explained by the prompt: why it, rather than the token without the context?
+    """
+    files, (_, chosen) = views.Files(html), flags.MethodFlags([method]).one()
+    files.check()
+    place = None if span is None else Span.read("--span", span)
+    if place is not None and place.stop is None:
+        raise ValueError(f"--span {span} has no end: write START:STOP")
+    passage = context if place is None else (place.start, place.stop or 0)
+    if passage is None or (context is not None and place is not None):
+        raise ValueError("the context is --context TEXT, a passage of the prompt, or --span START:STOP: give one")
+    prompt = prompts.read()
+    from heta_lens._util.work import in_lines
+    from heta_lens.evaluation.saved_scores import row_of
+    from heta_lens.model.loading import load_model
+    from heta_lens.reliance import COLUMNS, context_reliance
+
+    in_lines.set(True)
+    loaded = load_model(model, **loading.options())
+    found = context_reliance(loaded, prompt, passage, answer or generate, threshold=threshold, method=chosen)
+    if found.steps:
+        views.write_view(found.plot, files)
+    add(
+        answer=found.answer,
+        context=found.context,
+        threshold=found.threshold,
+        tokens=found.to_frame().to_dict("records"),
+    )
+    add(steps=[*map(row_of, found.steps)] if as_json() else [], page=html if found.steps else None)
+    say(f"written: {found.answer}\n{found.title}")
+    views.show_table(COLUMNS, found.rows, right=("nats",))
+    say(found.rule)
 
 
 METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."

@@ -218,42 +218,15 @@ def read_by(model: Any, prompt: Prompt, question: Question) -> ReadPrompt:
     """Run a loaded model on a prompt, after generation of tokens for a question with ``generate``."""
     from heta_lens.model.adapter import ModelAdapter
     from heta_lens.model.hooks import lean_names_filter
-    from heta_lens.model.tokenizer import encode, refuse_unknown
-    from heta_lens.prediction.chat import chat
+    from heta_lens.prediction.chat import ChatPrompt, read_prompt
+    from heta_lens.prediction.generation import continuation
 
-    adapter = ModelAdapter(model)
-    if isinstance(prompt, str):
-        tokens: Any = encode(model, prompt)
-        ids = tokens
-    else:
-        tokens = chat(model, prompt)
-        refuse_unknown(model, tokens.text)
-        ids = tokens.tokens
+    adapter, tokens = ModelAdapter(model), read_prompt(model, prompt)
+    ids = tokens.tokens if isinstance(tokens, ChatPrompt) else tokens
     if question.generate is None:
         return ReadPrompt(adapter.cache(ids, lean_names_filter), tokens, question.span)
-    generated, before = _generated(adapter, ids, question.generate), ids[0].tolist()
+    generated, before = continuation(adapter, ids, question.generate), ids[0].tolist()
     text = "".join(adapter.tokenizer.write(token, before + generated[:at]) for at, token in enumerate(generated))
     whole = ids.new_tensor([before + generated])
-    tokens = whole if isinstance(prompt, str) else tokens.followed_by(whole[:, len(before) :])
+    tokens = tokens.followed_by(whole[:, len(before) :]) if isinstance(tokens, ChatPrompt) else whole
     return ReadPrompt(adapter.cache(whole, lean_names_filter), tokens, question.span or Span(len(before)), text)
-
-
-def _generated(adapter: Any, ids: Any, count: int) -> list[int]:
-    """Return the ids generated after a prompt, up to the end-of-text id."""
-    from heta_lens.model.hooks import lean_names_filter
-    from heta_lens.prediction.generation import Writer, greedy
-    from heta_lens.prediction.prediction import Prediction
-
-    longest, length = getattr(adapter.model.cfg, "n_ctx", None), ids.shape[1] + count
-    if longest is not None and length > longest:
-        raise ValueError(
-            f"--generate {count} makes {length} tokens of the prompt's {ids.shape[1]}, and this model reads {longest} "
-            "at most"
-        )
-    prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
-    with prediction.running():
-        writer = Writer.after(prediction, prediction.prompt.batches("auto", length))
-        generated = greedy(writer, count, adapter.tokenizer.eos).tolist()
-    if not generated:
-        raise ValueError(f"--generate {count}: the model ends the text at once, and writes nothing to explain")
-    return generated

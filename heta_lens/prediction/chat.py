@@ -23,12 +23,22 @@ from heta_lens._util.python import warn
 from heta_lens._util.text import Span, joined, owners, visible_span
 from heta_lens.attribution import TEMPLATE, Messages
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, checked_messages, locate
+from heta_lens.model.tokenizer import (
+    Message,
+    TokenizerWrapper,
+    chat_template,
+    checked_messages,
+    encode,
+    locate,
+    refuse_unknown,
+)
 
 Value: TypeAlias = "str | Mapping[str, Any]"
 Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
 Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
 RenderChat: TypeAlias = Callable[[Sequence[Message]], str]  # raises a ValueError for a refused chat
+
+PromptLike: TypeAlias = "str | Sequence[Message] | ChatPrompt | Tensor"  # a text, messages, a chat, or ids
 
 TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
 REPLY = "assistant"
@@ -279,6 +289,19 @@ def chat(
         tokenizer=adapter.tokenizer,
         speaker=len(checked) - 1 if template_options.get("continue_final_message") else None,
     )
+
+
+def read_prompt(model: Any, prompt: PromptLike) -> "Int[Tensor, '1 pos'] | ChatPrompt":
+    """Return the tokens of a prompt, or the chat; refuse words without a token."""
+    if isinstance(prompt, str):
+        return encode(model, prompt)
+    if isinstance(prompt, ChatPrompt):
+        return prompt
+    if isinstance(prompt, Tensor):
+        return prompt if prompt.ndim == 2 else prompt[None]
+    messages = chat(model, prompt)
+    refuse_unknown(model, messages.text)
+    return messages
 
 
 def _content(text: str, characters: Sequence[Span]) -> str:

@@ -37,6 +37,13 @@ def test_saved_results(tmp_path: Path) -> None:
     assert "error" in document("show", "nowhere", code=2) and "error" in document("compare", kept[0], code=2)
 
 
+def test_tokens_of_an_answer_that_depend_on_a_passage() -> None:
+    printed = document("attribute-context", TEXT, "--context", "Mia put the key in the drawer.", "--generate", "2")
+    assert [row["depends"] for row in printed["tokens"]] == [True, False] and len(printed["steps"]) == 1
+    assert printed["answer"] == "".join(row["token"] for row in printed["tokens"])
+    assert "error" in document("attribute-context", TEXT, "--context", "Leo", code=2)
+
+
 @pytest.mark.thorough
 def test_patching() -> None:
     printed = document("causal", "validate", TEXT, "-m", "loo")

@@ -1,0 +1,128 @@
+"""Context reliance against plain runs of the model, as a user asks for it and as the command prints it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import chats, zoo
+from helpers.asking import cache_of, missing, plain_logits, relative
+from helpers.evaluating import demo, run
+from heta_lens import attribute, context_reliance
+from heta_lens.prediction.target import log_softmax
+
+STORY = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
+PASSAGE = "Mia put the key in the drawer."
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.both_lines
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+def test_both_steps_are_those_of_plain_runs(name: str, build: Any) -> None:
+    model, off = build(), zoo.tolerance(name)
+    ids, n, (start, stop) = zoo.prompt(model, 9), 5, (1, 3)
+    deleted = torch.cat([ids[:, :start], ids[:, stop:]], 1)
+    with torch.no_grad():
+        whole, before = (log_softmax(plain_logits(model, each)) for each in (ids, deleted))
+    one, other = before[n - (stop - start) - 1 : -1], whole[n - 1 : -1]
+    divergences = (one.exp() * (one - other)).sum(-1)
+    least = min(divergences.mean() + 0.5 * divergences.std(), divergences.max())
+
+    found = context_reliance(model, ids[:, :n], (start, stop), ids[:, n:], threshold=0.5, method="gradient_norm")
+    assert relative(found.divergences, divergences) < 100 * off and found.threshold == pytest.approx(float(least))
+    assert found.positions == tuple(n + at for at in range(4) if divergences[at] >= least)
+    for step in found.steps:
+        at, instead = len(step), int(one[len(step) - n].argmax())
+        target = int(ids[0, at]) if instead == ids[0, at] else (int(ids[0, at]), instead)
+        alone = attribute(cache_of(model, ids), target, position=at, tokens=ids, method="gradient_norm")
+        assert step.target == target and relative(step.scores, alone.scores) < 10 * off
+
+
+@pytest.mark.both_lines
+def test_an_answer_that_the_model_writes_and_where_it_is_from(tmp_path: Path) -> None:
+    found = context_reliance(demo(), STORY, PASSAGE, 2)
+    assert found.answer == " drawer." and found.positions == (found.start,)
+    assert "".join(found.tokens[slice(*found.context)]).strip() == PASSAGE
+    assert found.instead[0] == " box" and found.steps[0].target_text == (" drawer", " box")
+    (sources,) = found.sources(1).values()
+    assert sources[0].text == " drawer"
+    assert repr(found).startswith("1 of 2 tokens of the answer depend on the context at 1–8")
+    assert "' box'" in repr(found) and "' drawer' at 7" in repr(found)
+    frame = found.to_frame()
+    assert frame.token.tolist() == [" drawer", "."] and frame.depends.tolist() == [True, False]
+    page = found.plot().save(tmp_path / "page.html").read_text()
+    assert "1 of 2 tokens of the answer depend on the context" in page and found._repr_html_() in page
+
+
+@pytest.mark.parametrize("answer", [" drawer.", torch.tensor([[2, 3]])], ids=["text", "ids"])
+def test_the_answer_may_be_given(answer: Any) -> None:
+    ids = demo().to_tokens(" drawer.", prepend_bos=False) if isinstance(answer, torch.Tensor) else answer
+    found, wanted = (context_reliance(demo(), STORY, PASSAGE, each) for each in (ids, 2))
+    assert torch.equal(found.divergences, wanted.divergences) and found.answer == wanted.answer
+
+
+def test_places_mean_what_the_passage_does() -> None:
+    by_text, by_place = (context_reliance(demo(), STORY, where, 1) for where in (PASSAGE, (1, 9)))
+    assert by_text.context == by_place.context and torch.equal(by_text.divergences, by_place.divergences)
+
+
+def test_a_chat_has_messages_in_every_attribution() -> None:
+    model = chats.bridge()
+    messages = [{"role": "user", "content": "The cat sat. The dog ran. What sat?"}]
+    found = context_reliance(model, messages, "The cat sat.", 2, method="gradient_norm")
+    assert [message.role for message in found.steps[0].by_message()][:1] == ["user"]
+    assert found.steps[0].messages is not None and found.steps[0].messages.roles[-1] == "assistant"
+
+
+def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heta_lens.reliance._divergence", lambda one, other: torch.tensor(0.0))  # noqa: ARG005
+    found = context_reliance(demo(), STORY, PASSAGE, 2)
+    assert found.steps == () and repr(found).startswith("0 of 2 tokens") and found._repr_html_().startswith("<pre>")
+    with pytest.raises(ValueError, match="no token of this answer depends on the context"):
+        found.plot()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"context": "Nobody was there."}, ["'Nobody was there.'", "occurs 0 times"]),
+        ({"context": "the key"}, ["occurs", "it must occur once"]),
+        ({"context": (0, 3)}, ["context=(0, 3)", "between 1 and"]),
+        ({"context": (5, 5)}, ["context=(5, 5)", "between 1 and"]),
+        ({"context": 5}, ["context=5", "a passage of the prompt, or positions"]),
+        ({"answer": ""}, ["answer=''", "the ids of one"]),
+        ({"answer": 0}, ["answer", "0"]),
+        ({"answer": 9999}, ["9999 more tokens"]),
+        ({"threshold": -1}, ["threshold=-1"]),
+        ({"method": "leave_one_out"}, ["'leave_one_out'", "cannot explain the contrast", "effect='log_prob'"]),
+    ],
+    ids=str,
+)
+def test_mistakes_get_a_sentence(asked: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        context_reliance(demo(), STORY, **{"context": PASSAGE, "answer": 1, **asked})
+    assert not missing(words, str(raised.value))
+
+
+def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path) -> None:
+    words = "attribute-context", STORY, "--context", PASSAGE, "--generate", "2"
+    done = run(*words, "--html", str(tmp_path / "a.html"))
+    assert done.exit_code == 0, done.output
+    assert not missing(["written:  drawer.", "1 of 2 tokens", "' box'", "KL(without it ‖ with it)"], done.stdout)
+    assert "1 of 2 tokens" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "the context is --context TEXT"),
+        (("--context", PASSAGE, "--span", "1:9"), "the context is --context TEXT"),
+        (("--span", "1"), "--span 1 has no end"),
+        (("--context", PASSAGE, "-m", "fast,loo"), "this command takes one method"),
+    ],
+)
+def test_the_commands_mistakes_get_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+    done = run("attribute-context", STORY, *words)
+    assert done.exit_code == 2 and sentence in done.stderr
