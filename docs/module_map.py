@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "heta_lens"
 PAGE = Path(__file__).with_name("modules.md")
 FLOORS = [
-    *("__main__", "cli", "evaluation", "api", "reliance", "causal", "metrics", "methods", "data", "plots"),
+    *("__main__", "cli", "evaluation", "api", "reliance", "contract", "causal", "metrics", "methods", "data", "plots"),
     *("prediction", "span_attribution", "attribution"),
     *("diagnostics", "model", "_util"),
 ]

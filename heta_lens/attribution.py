@@ -46,6 +46,19 @@ class ScoredMessage(NamedTuple):
     role: str
 
 
+class Contract(NamedTuple):
+    """What an attribution claims, an element a line."""
+
+    explained: str
+    eligible: str
+    process: str
+    fixed: str
+    score: str
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<10} {text}" for name, text in self._asdict().items())
+
+
 Group = TypeVar("Group", Scored, ScoredMessage)
 
 
@@ -189,6 +202,11 @@ class Result:
         A span that was followed through a reasoning has lines on the ways of the score through the reasoning.
         """
         return _view("notes")(self)
+
+    def contract(self) -> Contract:
+        """Return what the scores claim: what is explained, by which tokens, of which model, what is held fixed, and
+        what a score is."""
+        return import_module("heta_lens.contract").contract(self)
 
     def __repr__(self) -> str:
         return _view("summary")(self)

@@ -44,6 +44,7 @@ class Diagnostics(Mapping[str, Any]):
     target_rank: int | tuple[int, ...] | None = None
     target_value: float | None = None
     unknown: Sequence[int] | None = None
+    model: str | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None
     cache_mismatch: float | None = None

@@ -92,10 +92,9 @@ class ContextReliance:
     def rows(self) -> list[tuple[str, ...]]:
         """The table that is printed, under ``COLUMNS``."""
         found, sources = list[tuple[str, ...]](), self.sources()
-        for position, token, divergence, depends, instead in self.to_frame().itertuples(index=False):
+        for position, token, divergence, _, instead in self.to_frame().itertuples(index=False):
             scored = [f"{text!r} at {place} ({score:.3g})" for text, score, (place,) in sources.get(position, ())]
-            more = (repr(instead), ", ".join(scored)) if depends else ("", "")
-            found.append((str(position), repr(token), f"{divergence:.3g}", *more))
+            found.append((str(position), repr(token), f"{divergence:.3g}", repr(instead), ", ".join(scored)))
         return found
 
     @property

@@ -20,7 +20,7 @@ FLOORS = [
     {"methods"},
     {"metrics"},
     {"causal"},
-    {"api", "reliance"},
+    {"api", "reliance", "contract"},
     {"evaluation"},
     {"__init__"},
     {"cli"},

@@ -159,6 +159,7 @@ class ValueZeroing(AttentionMethod, WithBatch):
     name: ClassVar = "value_zeroing"
     paper: ClassVar[str] = "Mohebbi et al., Quantifying context mixing in transformers, EACL 2023, arXiv:2301.12971"
     cost: ClassVar = "(N + 1) F"
+    fixed: ClassVar = "the weights, and in each layer all but one token's values; layers are multiplied afterwards"
     adapted: ClassVar = "states are compared at a layer's output; a position that nothing changes keeps all weight"
 
     def work(self, prediction: Prediction) -> Work:

@@ -28,6 +28,7 @@ class ArcJsd(WithSources):
     ``a_s = JSD(P, P without source s)``, in nats: from 0, where nothing changes, to at most log 2."""
 
     name: ClassVar = "arc_jsd"
+    unit: ClassVar = "nats"
     paper: ClassVar[str] = (
         "Li et al., Attributing response to context: a Jensen–Shannon divergence driven mechanistic study of "
         "context attribution in retrieval-augmented generation, 2025, arXiv:2505.16415"
@@ -78,6 +79,7 @@ class AttriBot(WithSources):
     proxy: Annotated[Any, check_proxy] = None
 
     name: ClassVar = "attribot"
+    unit: ClassVar = "nats"
     paper: ClassVar[str] = (
         "Liu, Kandpal & Raffel, AttriBoT: a bag of tricks for efficiently approximating leave-one-out context "
         "attribution, ICLR 2025, arXiv:2411.15102"

@@ -79,6 +79,8 @@ class Method(Options, ABC):
     - ``scaled_by``: the options that the cost grows with, whose values a budget decides
     - ``paper``: authors, title and place of the publication
     - ``adapted``: differences from the publication
+    - ``fixed``: what is held fixed, if not what methods of the family hold fixed
+    - ``unit``: of scores, if neither ``scale`` nor ``effect`` says it: nats, logits
     - ``random``, ``directed``, ``title``: properties, where the options decide
     - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
       refuses targets of other kinds
@@ -99,6 +101,8 @@ class Method(Options, ABC):
     scaled_by: ClassVar[tuple[str, ...]] = ()
     paper: ClassVar[str] = ""
     adapted: ClassVar[str] = ""
+    fixed: ClassVar[str] = ""
+    unit: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         """Complete the docstring by inherited options, cost, paper and adaptations."""
@@ -280,6 +284,7 @@ def make_attribution(
     checks = prompt.checks | result.diagnostics.get("checks", {})
     facts = {
         **target_facts(prediction),
+        "model": prompt.model,
         "prefix_reuse": prompt.reuse,
         "user_hooks": len(prompt.user_hooks),
         "cache_mismatch": prompt.mismatch,

@@ -51,6 +51,7 @@ class DePass(Method):
     )
     family: ClassVar = "hidden_states"
     kinds: ClassVar = OF_LOGITS
+    unit: ClassVar = "logits"
     cost: ClassVar = "F, and one as wide as there are tokens"
     adapted: ClassVar = (
         "biases and positions are one more part, which the authors' code drops; norms that take a mean away, and MLPs "

@@ -48,6 +48,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, or samples · F with passes='multi'"
+    fixed: ClassVar = "the weights and the tokens so far: the context is cut after each token"
     adapted: ClassVar = "how coalitions are drawn and weighted is our choice"
 
     @property

@@ -83,6 +83,8 @@ class AttnLrp(ModifiedGradient):
         "discovery in language models via relevance patching, 2025, arXiv:2508.21258"
     )
     cost: ClassVar = "F + B, changed"
+    unit: ClassVar = "logits"
+    fixed: ClassVar = "the weights, the other tokens, and what norms divide by; with cp_lrp, attention and gates too"
 
     def hooks(self, adapter: ModelAdapter) -> Hooks:
         shares, gates = RULES[self.rule]
@@ -118,6 +120,8 @@ class Gim(ModifiedGradient, WithMask):
     name: ClassVar = "gim"
     paper: ClassVar = "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
     cost: ClassVar = "F + B, changed"
+    unit: ClassVar = "logits"
+    fixed: ClassVar = "the weights, the other tokens, and what norms divide by"
 
     def hooks(self, adapter: ModelAdapter) -> Hooks:
         sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))

@@ -54,7 +54,17 @@ def page(
         more |= {"hint": SPAN_HINT, "matrix": packed_matrix(attribution)}
     else:
         text, values = attribution, score_values(attribution)
-    html = fragment(text, attribution.title, notes, values, hidden_in(attribution), positions, more, below)
+    html = fragment(
+        text,
+        attribution.title,
+        notes,
+        values,
+        hidden_in(attribution),
+        positions,
+        more,
+        below,
+        contract=attribution.contract()._asdict(),
+    )
     exports = {
         **exports_of(lambda: token_figure(attribution, marked=positions, note=note, special=special)),
         ".tex": lambda: latex(attribution, marked=positions, note=note, special=special),
@@ -197,10 +207,11 @@ def fragment(
     marked: Collection[int] = (),
     more: Mapping[str, Any] = {},
     below: str = "",
+    contract: Mapping[str, str] = {},
 ) -> str:
     """Return the tokens of an attribution, coloured by the first of the values, with the data for the script.
 
-    ``below`` is a line under the tokens, on the share of the ``hidden`` tokens.
+    ``below`` is a line under the tokens, on the share of the ``hidden`` tokens. The ``contract`` is shown by a click.
     """
     shown, positions = cells(attribution), attribution.positions.tolist()
     data = {
@@ -232,6 +243,7 @@ def fragment(
         lines=data.get("compare", False),
         first=values[0].name,
         held=below,
+        contract=contract,
         blocks=[*_blocks(attribution, shown, coloured, hidden, marked)],
         data=Markup(script.replace("<", "\\u003c")),  # no text may end the script element
         above=BLUE,
@@ -295,6 +307,7 @@ def described(result: Attribution | SpanAttribution) -> dict[str, Any]:
         "signed": summed.signed,
         "options": summed.options,
         "formula": score_formula(summed),
+        "contract": result.contract()._asdict(),
         "notes": result.notes,
     }
 

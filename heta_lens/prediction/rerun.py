@@ -38,6 +38,7 @@ from heta_lens.model.hooks import (
     stream_name,
 )
 from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.weights import signature
 from heta_lens.prediction.cache import (
     Activations,
     CleanRun,
@@ -85,6 +86,11 @@ class Prompt:
     known_prefix: Prefix | None = None
     known_blocks: str | None = None
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> str:
+        """The model's name and a digest of its weights."""
+        return signature(self.adapter.model)
 
     @classmethod
     def checked(
