@@ -64,6 +64,7 @@ ALIASES = {
     "ixg": "input_x_gradient",
     "grad_x_input": "input_x_gradient",
     "attnlrp": "attn_lrp",
+    "dpa": "attn_lrp",  # Dual Path Attribution
     "rollout": "attention_rollout",
     "loo": "leave_one_out",
     "shap": "kernel_shap",
