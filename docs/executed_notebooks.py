@@ -22,7 +22,8 @@ METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "langu
 def executed(script: Path) -> Any:
     """The notebook of a script after all of its cells have run."""
     notebook = jupytext.read(script)
-    NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": "/"}}).execute()
+    place = {"metadata": {"path": str(FOLDER.parent)}}  # where models/ is
+    NotebookClient(notebook, timeout=900, kernel_name="python3", resources=place).execute()
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{number}", nbformat.from_dict({})
