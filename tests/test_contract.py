@@ -2,7 +2,6 @@
 
 import json
 import re
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from helpers.asking import cache_of, hooked, missing
 from helpers.evaluating import demo
 from heta_lens import METHODS, Attribution, activation, attribute, attribute_span
 from heta_lens.contract import FIXED, UNITS
+
+pytestmark = pytest.mark.both_lines
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -29,7 +30,8 @@ def test_five_lines_say_what_is_claimed() -> None:
     assert found.explained == "the next token after 30: ' drawer'"
     assert found.eligible.startswith("all 30 tokens before it")
     assert re.search(
-        r"by heta_lens demo \(\w+, 6 layers, weights [0-9a-f]{8}\), with no hooks of the user", found.process
+        r"by (heta_lens demo|demo_model) \(\w+, 6 layers, weights [0-9a-f]{8}\), with no hooks of the user",
+        found.process,
     )
     assert "tokens that are not masked" in found.fixed
     assert not missing(
@@ -62,17 +64,17 @@ def test_hetas_score_is_its_formula_with_its_error() -> None:
 def test_a_span_sums_its_targets_and_a_function_is_the_users() -> None:
     ids = demo().to_tokens(TEXT)
     span = attribute_span(cache_of(demo(), ids), -3, tokens=ids, method="fast").contract()
-    assert not missing(["3 tokens", "added up"], span.explained) and "heta_lens demo" in span.process
+    assert not missing(["3 tokens", "added up"], span.explained) and "6 layers, weights" in span.process
     own = asked(method=lambda prediction: torch.ones(len(prediction))).contract()
     assert "a function of yours" in own.score and own.fixed == "not known of this method"
 
 
 def test_hooks_and_other_weights_are_another_process() -> None:
-    model = deepcopy(zoo.hooked("gpt2"))
+    model = zoo.bridge.__wrapped__("gpt2")  # a new one
     ids = zoo.prompt(model, 5)
     before = attribute(cache_of(model, ids), 7, tokens=ids, method="gradient_norm").contract().process
     with torch.no_grad():
-        model.blocks[0].mlp.W_in.mul_(1.01)
+        next(model.parameters()).mul_(1.01)
     with hooked(model, ("blocks.0.hook_resid_post", lambda state, hook: state * 1.5)):  # noqa: ARG005
         after = attribute(cache_of(model, ids), 7, tokens=ids, method="gradient_norm").contract().process
     assert "no hooks" in before and "1 hook of the user" in after
