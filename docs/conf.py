@@ -8,9 +8,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sphinx.util.typing import stringify_annotation
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
+
+from heta_lens import api  # noqa: E402
+
+ALIASES = ("TargetLike", "MethodLike", "Tokens")
 
 project, author = "heta_lens", "the heta_lens authors"
 copyright = author
@@ -35,7 +41,7 @@ intersphinx_mapping = {  # a few names, kept here: the build needs no network
 html_theme = "furo"
 html_static_path, html_css_files = ["style"], ["site.css"]
 html_copy_source = html_show_sourcelink = False
-pygments_style, pygments_dark_style = "tango", "github-dark"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
 shutil.copytree(ROOT / "notebooks", HERE / "notebooks", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py"))
 
@@ -49,14 +55,25 @@ def literal_blocks(app: Any, what: str, name: str, obj: Any, options: Any, lines
             lines[at - 1 : at] = ["", "::", ""]
 
 
-def without_types(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:  # noqa: ARG001
-    """Show the names and defaults of a class's options; what they mean stands below."""
-    if what != "class" or signature is None:
+def legible_types(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:  # noqa: ARG001
+    """Write type aliases by their names, and of a class's options only names and defaults: what they mean is below."""
+    if signature is None:
         return None
+    if what != "class":
+        for alias in ALIASES:
+            signature = signature.replace(stringify_annotation(getattr(api, alias), "smart"), alias)
+        return signature, returns
     parameters = [one.replace(annotation=one.empty) for one in inspect.signature(obj).parameters.values()]
     return re.sub(r" at 0x\w+", "", str(inspect.Signature(parameters))), None
 
 
+def captions(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:  # noqa: ARG001
+    """Give the headings of the sidebar a level, which screen readers ask for."""
+    navigation = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app: Any) -> None:
+    app.connect("html-page-context", captions, priority=900)  # after furo's own
     app.connect("autodoc-process-docstring", literal_blocks)
-    app.connect("autodoc-process-signature", without_types)
+    app.connect("autodoc-process-signature", legible_types)

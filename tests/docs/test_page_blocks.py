@@ -36,7 +36,7 @@ def parts() -> Iterator[tuple[str, str]]:
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if page.stem in OF_PARTS:
-            yield from (part.split("\n", 1) for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:])
+            yield from re.findall(r"^## (.*)\n((?s:.*?))(?=^## |\Z)", text, re.MULTILINE)
         else:
             yield page.stem, text
 

@@ -1,15 +1,18 @@
 """The site, as it is built: every page and public name, nothing of this machine, and nothing from the network."""
 
+import json
 import re
 import subprocess
 import sys
 from html import unescape
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import heta_lens
 from helpers import ROOT
+from helpers.browser import CHROMIUM, DARK, OFFLINE, WATCH, needs_browser
 
 pytestmark = pytest.mark.thorough
 MODULES = {"METHODS", "PRESETS", "__version__", "causal", "data", "evaluation", "metrics", "plots"}  # on other pages
@@ -61,3 +64,47 @@ def test_no_page_asks_the_network_for_anything(site: Path) -> None:
         assert not re.findall(
             r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*|<link[^>]*href="(?:https?:)?//', page
         )
+
+
+EXAMINE = """
+window.addEventListener("load", async () => {
+  const rules = { "definition-list": { enabled: false } };  // Sphinx writes the lines of a signature as such a list
+  const found = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa"], resultTypes: ["violations"], rules });
+  const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
+  const sheet = document.createElement("pre");
+  sheet.id = "examined";
+  sheet.textContent = JSON.stringify({
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    serious: serious.map(each => [each.id, each.nodes.length, each.nodes[0].html.slice(0, 200)]),
+    requests: performance.getEntriesByType("resource").map(each => each.name).filter(name => !name.startsWith("file:")),
+    errors,
+  });
+  document.body.replaceChildren(sheet);
+});
+"""
+PAGES = sorted(path.stem for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".rst"))
+NOTEBOOKS = sorted(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "mode"), [(1280, "light"), (1280, "dark"), (400, "light")])
+@pytest.mark.parametrize("name", [*PAGES, *NOTEBOOKS])
+def test_a_page_is_accessible_and_fits_the_window(site: Path, name: str, width: int, mode: str, tmp_path: Path) -> None:
+    script = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page = read(site, name).replace("<head>", f"<head>{WATCH}", 1)
+    copy = (site / name).with_name(f"examined-{width}-{mode}.html")
+    copy.write_text(page.replace("</body>", f"<script>{script}{EXAMINE}</script></body>"), encoding="utf-8")
+    flags = [*OFFLINE, f"--window-size={width},900", f"--user-data-dir={tmp_path}", *([DARK] if mode == "dark" else [])]
+    assert CHROMIUM is not None
+    shown = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", "--virtual-time-budget=60000", copy.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    ).stdout
+    copy.unlink()
+    found = re.search('<pre id="examined">(.*?)</pre>', shown, re.DOTALL)
+    assert found, shown[:1000]
+    outcome = json.loads(unescape(found[1]))
+    assert outcome == {"wide": 0, "serious": [], "requests": [], "errors": []}
