@@ -58,7 +58,8 @@ def _eligible(step: Attribution, context: str, target: str) -> str:
     known, kept = step.diagnostics, step.options.get("keep_bos") and not step.scores[0]
     sources = known.of_method.get("source_positions")
     if sources is not None:
-        eligible = f"{sum(map(len, sources))} of the {context} before {target}, in sources: {len(sources)}"
+        parts = f"which share the scores of {len(sources)} source{'s' * (len(sources) != 1)}"
+        eligible = f"{sum(map(len, sources))} of the {context} before {target}, {parts}"
     else:
         special = "but the first, which the method keeps, with a score of 0" if kept else "special tokens too"
         eligible = f"all {context} before {target}, {special}"

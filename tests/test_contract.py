@@ -91,7 +91,7 @@ def test_what_is_left_out_for_display_was_there() -> None:
 def test_tokens_that_a_method_keeps_are_not_eligible() -> None:
     assert "but the first, which the method keeps" in asked(method="integrated_gradients", steps=3).contract().eligible
     found = asked(method="attribot").contract()
-    assert found.eligible.startswith("25 of the 30 tokens before it, in sources: 3")
+    assert found.eligible.startswith("25 of the 30 tokens before it, which share the scores of 3 sources")
     assert "special tokens too" in asked(method="progressive_inference").contract().eligible
 
 

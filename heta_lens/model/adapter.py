@@ -135,12 +135,14 @@ class ModelAdapter:
             few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
             with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
                 self.streams(few, [], {name: note(found, name) for name in new})
-            known[0].update({name: tuple(found[name].shape) if name in found else () for name in new})
+            known[0].update({name: tuple(found[name].shape) for name in new if name in found})
             known[1].update(self.output_forms)
         for name in names:
-            if known[0][name][:2] != (1, TRIED) or len(known[0][name]) < 3:
-                shape = f"of shape {known[0][name]}" if known[0][name] else "which no run reaches"
-                raise ValueError(f"activation({name!r}): this is no activation with a row for every token, {shape}")
+            shape = known[0].get(name)  # options of a model, such as use_attn_result, may let runs reach it later
+            if shape is None:
+                raise ValueError(f"activation({name!r}): no run of this model reaches it")
+            if shape[:2] != (1, TRIED) or len(shape) < 3:
+                raise ValueError(f"activation({name!r}) has no row for every token: {TRIED} tokens give shape {shape}")
         part = replace(self, reads=names)
         part.output_forms.update(known[1])
         return part, [known[0][name][2:] for name in names]
