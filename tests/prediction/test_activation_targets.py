@@ -9,7 +9,7 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import cache_of, missing, plain_embeddings, refusal, relative, signs
+from helpers.asking import cache_of, hooked, missing, plain_embeddings, refusal, relative, signs
 from heta_lens import activation, attribute, attribute_batch, attribute_span
 from heta_lens._util.target_kinds import function_name
 
@@ -190,6 +190,20 @@ def test_an_option_of_the_model_may_let_runs_reach_more() -> None:
     _, cache = model.run_with_cache(ids)
     found = attribute(cache, target, tokens=ids, method="input_x_gradient")
     assert found.diagnostics.target_value == pytest.approx(float(cache[target.hook_name][0, -1, 1, 3]))
+
+
+def test_a_hook_may_be_for_a_late_position() -> None:
+    model = zoo.bridge.__wrapped__("gpt2")  # a new one
+    ids, name = zoo.prompt(model, 8), "blocks.0.hook_resid_post"
+
+    def moved(state: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return torch.cat([state[:, :6], 2 * state[:, [6]], state[:, 7:]], 1)
+
+    target = activation("blocks.1.hook_resid_pre", index=3, at=6)
+    before = model.run_with_cache(ids)[1][target.hook_name][0, 6, 3]
+    with hooked(model, (name, moved)):
+        found = attribute(cache_of(model, ids), target, tokens=ids, method="input_x_gradient")
+    assert found.diagnostics.target_value == pytest.approx(2 * float(before))
 
 
 def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
