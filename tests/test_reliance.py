@@ -127,6 +127,7 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
         ({"answer": torch.tensor([9999])}, ["answer=9999", "not a token id"]),
         ({"answer": torch.tensor([183.7])}, ["answer=", "the ids of one"]),
         ({"answer": torch.tensor([True])}, ["answer=", "the ids of one"]),
+        ({"prompt": torch.zeros(2, 5, dtype=torch.int64)}, ["the ids of one prompt", "(2, 5)"]),
         ({"threshold": -1}, ["threshold=-1"]),
         ({"method": "leave_one_out"}, ["'leave_one_out'", "cannot explain the contrast", "effect='log_prob'"]),
     ],
@@ -134,7 +135,7 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
 )
 def test_mistakes_get_a_sentence(asked: dict[str, Any], words: list[str]) -> None:
     with pytest.raises((TypeError, ValueError)) as raised:
-        context_reliance(demo(), STORY, **{"context": PASSAGE, "answer": 1, **asked})
+        context_reliance(demo(), **{"prompt": STORY, "context": PASSAGE, "answer": 1, **asked})
     assert not missing(words, str(raised.value))
 
 
