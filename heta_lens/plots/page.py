@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from math import ceil
+from math import ceil, exp
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View, html_from
-from heta_lens._util.text import legible, plain, single_line, visible
+from heta_lens._util.target_kinds import described, sides
+from heta_lens._util.text import cut, legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import score_formula
 from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.figures import exports_of
-from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, share_note, sink
+from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, percent, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
 MEANINGS = {
@@ -29,7 +30,7 @@ MEANINGS = {
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
     "information": "how far the prediction moves when this embedding is masked, in nats (I)",
 }
-HINT = "Point at a token, or use the arrow keys. A click or Enter pins it, Escape unpins it."
+HINT = "Point at a token, or move with the arrow keys. A click or Enter pins it, Escape unpins it."
 SPAN_HINT = (
     "Targets are outlined. Click a target to see which tokens it depends on, or choose “the targets of a source” and "
     "click any token to see which targets it influences. Escape shows all targets together."
@@ -46,8 +47,7 @@ def page(
     can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``).
     A switch shows special tokens and a chat template's; with ``special=True`` the page starts with these tokens.
     """
-    positions, below = frozenset(marked), share_note(attribution.summed)
-    notes = [*(line for line in attribution.notes if line != below), *([note] if note else [])]
+    positions = frozenset(marked)
     more: dict[str, Any] = {"last": last_row(attribution.summed), "special": special, "hint": HINT}
     if isinstance(attribution, SpanAttribution):
         text, values = with_answer(attribution), span_values(attribution)
@@ -56,20 +56,21 @@ def page(
         text, values = attribution, score_values(attribution)
     html = fragment(
         text,
-        attribution.title,
-        notes,
+        (kicker(attribution.summed), headline(attribution.summed)),
+        attribution.notes,
         values,
         hidden_in(attribution),
         positions,
         more,
-        below,
+        caption=note or ("Underlined: evidence" if positions else ""),
+        predicted=predicted(attribution) if isinstance(attribution, Attribution) else None,
         contract=attribution.contract()._asdict(),
     )
     exports = {
         **exports_of(lambda: token_figure(attribution, marked=positions, note=note, special=special)),
         ".tex": lambda: latex(attribution, marked=positions, note=note, special=special),
         ".csv": lambda: attribution.to_frame().to_csv(index=False),
-        ".json": lambda: json_text({**described(attribution), "rows": attribution.to_frame().to_dict("records")}),
+        ".json": lambda: json_text({**facts(attribution), "rows": attribution.to_frame().to_dict("records")}),
     }
     return View(attribution.title, html, exports)
 
@@ -83,16 +84,59 @@ class Values(NamedTuple):
     meaning: str = ""
 
 
+class Predicted(NamedTuple):
+    """The next tokens with their probabilities: the target, or both sides of a contrast, and what else was likely."""
+
+    targets: list[tuple[str, str]]
+    others: list[tuple[str, str]]
+
+
+def kicker(attribution: Attribution) -> str:
+    """Return the line above the question: the method with its options, and the model."""
+    known = attribution.diagnostics
+    options = "".join(f", {name}={value!r}" for name, value in (known.chosen or {}).items())
+    return " · ".join(filter(None, [attribution.method + options, (known.model or "").split(" (")[0]]))
+
+
+def headline(attribution: Attribution) -> str:
+    """Return the question without options and rank, which have other places on a page."""
+    target, texts = attribution.target, attribution.target_text
+    if callable(target):
+        return f"Why {described(target, texts)}?"
+    both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
+    named = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
+    return f"Why {cut(' rather than '.join(named), 120)}?"
+
+
+def bare(token: str) -> str:
+    """Return a token without spaces around it, and a token of white space in a visible form."""
+    return token.strip(" ") if token.strip() else visible(token)
+
+
+def predicted(attribution: Attribution) -> Predicted:
+    """Return what stands at the end of the prompt: the target, and the next candidates down to 0.1 %, at least one."""
+    known, texts = attribution.diagnostics, attribution.target_text
+    texts = texts if isinstance(texts, tuple) else (texts,)
+    logs, ranks = (
+        value if isinstance(value, tuple) else (value,) * len(texts)
+        for value in (known.target_log_prob, known.target_rank)
+    )
+    targets = [
+        (bare(text), "" if log is None else percent(exp(log)) + (f" · rank {rank}" if (rank or 1) > 1 else ""))
+        for text, log, rank in zip(texts, logs, ranks, strict=True)
+    ]
+    if known.target_value is not None:
+        targets = [(bare(texts[0]), f"{known.target_value:.4g}")]
+    others = [(text, exp(log)) for text, log in known.candidates or () if text not in texts]
+    return Predicted(
+        targets, [(bare(text), percent(p)) for row, (text, p) in enumerate(others) if not row or p >= 1e-3]
+    )
+
+
 def score_values(attribution: Attribution) -> list[Values]:
     """Return the scores and the parts of the scores, with their standard errors."""
     errors = attribution.standard_errors
-    meaning = [
-        MEANINGS["score"],
-        "blue speaks for the target, orange against it" if attribution.signed else "",
-        "± is one standard error" if any(error is not None for error in errors.values()) else "",
-        score_formula(attribution),
-    ]
-    scores = Values("score", attribution.scores, errors.get("scores"), "; ".join(filter(None, meaning)))
+    scores = Values("score", attribution.scores, errors.get("scores"), MEANINGS["score"])
     parts = attribution.parts.items()
     return [scores, *(Values(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in parts)]
 
@@ -133,11 +177,13 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
     """Return each target's scores and parts for the script, with standard errors if every step has them."""
     steps = (*span.reasoning, *span.steps)
     errors = [error for step in steps if (error := step.standard_errors.get("scores")) is not None]
+    likely = [log for step in steps if isinstance(log := step.diagnostics.target_log_prob, float)]
     return {
         "targets": [*map(len, steps)],
         "scores": packed(torch.cat([step.scores for step in steps])),
         "parts": {single_line(name): packed(torch.cat([s.parts[name] for s in steps])) for name in _common_parts(span)},
         "errors": packed(torch.cat(errors)) if len(errors) == len(steps) else None,
+        "likely": packed(likely) if len(likely) == len(steps) else None,
     }
 
 
@@ -146,10 +192,10 @@ def _common_parts(span: SpanAttribution) -> list[str]:
     return [name for name in steps[0].parts if all(name in step.parts for step in steps)]
 
 
-def packed(values: Tensor | Sequence[int]) -> str:
-    """Return numbers in base64, in 32 bits each; a page makes the same numbers again."""
+def packed(values: Tensor | Sequence[float], kind: str = "<f4") -> str:
+    """Return numbers in base64, in 32 bits each (or 16, for ``<u2``); a page makes the same numbers again."""
     numbers = torch.as_tensor(values, dtype=torch.float32).detach().cpu().numpy()
-    return b64encode(numbers.astype("<f4").tobytes()).decode()
+    return b64encode(numbers.astype(kind).tobytes()).decode()
 
 
 class Cell(NamedTuple):
@@ -157,8 +203,8 @@ class Cell(NamedTuple):
 
     ``rows`` are the tokens' rows. ``gap`` says that tokens before the cell were left out. ``before`` is white space,
     which has no colour. ``breaks`` is the number of line ends after the cell. ``depth`` is the colour before the script
-    runs, and ``kind`` has the letters n for a score below zero, e for evidence, and g for special tokens or a chat
-    template's.
+    runs, and ``kind`` has the letters n for a score below zero, e for evidence, g for special tokens or a chat
+    template's, and w for white space.
     """
 
     rows: range
@@ -200,24 +246,26 @@ def cells(attribution: Attribution) -> list[Cell]:
 
 def fragment(
     attribution: Attribution,
-    title: str,
+    heading: tuple[str, str],
     notes: Sequence[str],
     values: Sequence[Values],
     hidden: Bool[Tensor, "pos"],
     marked: Collection[int] = (),
     more: Mapping[str, Any] = {},
-    below: str = "",
+    caption: str = "",
+    predicted: Predicted | None = None,
     contract: Mapping[str, str] = {},
 ) -> str:
     """Return the tokens of an attribution, coloured by the first of the values, with the data for the script.
 
-    ``below`` is a line under the tokens, on the share of the ``hidden`` tokens. The ``contract`` is shown by a click.
+    The ``heading`` is the line above the question, and the question. The ``notes`` and the ``contract`` are shown by a
+    click, and the ``caption`` always, under the tokens.
     """
     shown, positions = cells(attribution), attribution.positions.tolist()
     data = {
         "count": len(attribution),
         "positions": None if positions == [*range(len(positions))] else positions,
-        "cells": None if len(shown) == len(attribution) else packed([len(cell.rows) for cell in shown]),
+        "cells": None if len(shown) == len(attribution) else packed([len(cell.rows) for cell in shown], "<u2"),
         "values": [
             {
                 "name": single_line(view.name),
@@ -235,19 +283,22 @@ def fragment(
         **more,
     }
     script = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    coloured = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
+    first = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
     return html_from(
         "plots/view.html",
-        title=title,
+        kicker=heading[0],
+        title=heading[1],
         notes=notes,
-        lines=data.get("compare", False),
         first=values[0].name,
-        held=below,
+        signed=bool((first < 0).any()),
+        end=f"{deepest(first):.3g}",
+        caption=caption,
+        predicted=predicted,
         contract=contract,
-        blocks=[*_blocks(attribution, shown, coloured, hidden, marked)],
+        blocks=[*_blocks(attribution, shown, first, hidden, marked)],
         data=Markup(script.replace("<", "\\u003c")),  # no text may end the script element
-        above=BLUE,
-        below=ORANGE,
+        above=tint(BLUE),
+        below=tint(ORANGE),
     )
 
 
@@ -261,7 +312,7 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
     for name, group in groups.items():
         owner_at = {position: number for number, member in enumerate(group) for position in member.positions}
         owners = [owner_at.get(position, 0) for position in attribution.positions.tolist()]
-        found[name] = {"of": packed(owners)}
+        found[name] = {"of": packed(owners, "<u2")}
         if name == "messages":
             found[name]["roles"] = [single_line(member.role) for member in group]
     return found
@@ -283,10 +334,13 @@ def _blocks(
         for row in reversed(range(len(owners) - 1)):
             owners[row] = owners[row] if owners[row] >= 0 else owners[row + 1]
 
+    def blank(cell: Cell) -> bool:
+        return not "".join(attribution.tokens[row] for row in cell.rows).strip()
+
     def coloured(cell: Cell) -> Cell:
         value = float(values[cell.rows.start : cell.rows.stop].sum())
         evidence = any(positions[row] in marked for row in cell.rows)
-        letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]])}
+        letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]]), "w": blank(cell)}
         depth = min(1.0, abs(value) / most)
         kind = " ".join(letter for letter, holds in letters.items() if holds)
         return cell._replace(kind=kind, depth=f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
@@ -296,7 +350,7 @@ def _blocks(
         yield Block(role, message, [*map(coloured, group)])
 
 
-def described(result: Attribution | SpanAttribution) -> dict[str, Any]:
+def facts(result: Attribution | SpanAttribution) -> dict[str, Any]:
     """Return the question and the notes on the scores, for a JSON file that other programs read."""
     summed = result.summed
     return {
@@ -338,8 +392,8 @@ def heat(
         "plots/heat_map.html",
         title=title,
         notes=notes,
-        above=BLUE,
-        below=ORANGE,
+        above=tint(BLUE),
+        below=tint(ORANGE),
         scale={end: shade for end, shade in {most: BLUE, -most: ORANGE}.items() if (flat / end > 0).any()},
         beyond=bool((flat.abs() > most).any()),
         most=most,
