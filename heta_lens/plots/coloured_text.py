@@ -83,7 +83,7 @@ SCALE_WIDTH = 110.0  # points
 
 
 class Piece(NamedTuple):
-    """The part of a token in a line of text: the line's number, and left edge and width in points."""
+    """The part of a token in a line of text, without spaces before it: line number, left edge and width in points."""
 
     token: int
     text: str
@@ -129,18 +129,26 @@ def stacked(texts: Sequence[ColouredText]) -> Figure:
 
 def laid_out(tokens: Sequence[str]) -> Iterator[Piece]:
     """Yield the places of tokens in lines, which break at spaces and line ends, or inside a long word."""
-    line, left, measure = 0, 0.0, _measure(SIZE)
+    line, left, wrapped, measure = 0, 0.0, False, _measure(SIZE)
     for word in _words(tokens):
         widths = [measure(drawable(text)) for _, text in word]
         if left and left + sum(widths) > WIDTH:
-            line, left = line + 1, 0.0
+            line, left, wrapped = line + 1, 0.0, True
         for (token, text), width in zip(word, widths, strict=True):
             if left and left + width > WIDTH:
-                line, left = line + 1, 0.0
-            yield Piece(token, drawable(text), line, left, width)
-            left += width
+                line, left, wrapped = line + 1, 0.0, True
+            bare = without_space(text)
+            space = measure(text[: len(text) - len(bare)])
+            left -= space * wrapped  # no line begins with a space between words
+            yield Piece(token, drawable(bare), line, left + space, width - space)
+            left, wrapped = left + width, False
             if text.endswith("\n"):
                 line, left = line + 1, 0.0
+
+
+def without_space(text: str) -> str:
+    """Return a text without the spaces before it, which no view colours; spaces alone stay."""
+    return text.lstrip(" ") or text
 
 
 def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
@@ -279,8 +287,9 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         if last:
             between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
             yield "\\hetaspace" if between_words else "\\hetainside"
-        shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
-        yield f"{boxes[number]}{{{shown_text}}}"
+        bare = without_space(text)
+        shown_text = f"\\underline{{{escaped(bare)}}}" if number in shown.marked else escaped(bare)
+        yield f"{escaped(text[: len(text) - len(bare)])}{boxes[number]}{{{shown_text}}}"
         yield "\\newline\n" if text.endswith("\n") else "%\n"
 
 
