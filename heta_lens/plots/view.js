@@ -224,8 +224,8 @@
     const against = !several && signed && !first.order.some(unit => first.sums[unit] > 0);
     const end = round(first.deepest), ramp = make("span", "", { class: `ramp${against ? " against" : signed ? " both" : ""}` });
     const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
-    if (several) line.append(make("span", signed ? "against" : "0"), ramp, make("span", signed ? "for" : "deepest"));
-    else line.append(make("span", signed ? `against −${end}` : "0"), ramp, make("span", against ? "0" : `${end}${signed ? " for" : ""}`));
+    const [low, high] = several ? [signed ? "against" : "0", signed ? "for" : "deepest"] : [signed ? `against −${end}` : "0", against ? "0" : `${end}${signed ? " for" : ""}`];
+    line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
     const notes = several ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"] : [first.view.what, ...beyond(first), hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
     if (notes.length) line.append(make("small", notes.join(" · ")));
     return [line];
@@ -311,17 +311,18 @@
   };
 
   // -------------------------------------------------------------------------------------------------------- the card
-  const reach = result => result.reach ??= Math.max(0, ...result.order.map(unit => Math.abs(result.sums[unit]) + (errorOf(result, unit) ?? 0)));
-  /** A bar from 0, with a line for the standard error; of values with signs, 0 is in the middle. */
-  const track = (result, unit) => {
-    const value = result.sums[unit], error = errorOf(result, unit), end = Math.max(reach(result), Math.abs(value));
-    const at = value => 100 * Math.min(1, Math.max(0, result.signed ? .5 + value / end / 2 : value / end)), zero = result.signed ? 50 : 0;
+  /** A bar from 0 that is full at ``end``, with a line for the standard error; of values with signs, 0 is in the middle. */
+  const track = (value, end, signed, error = null) => {
+    const at = value => 100 * Math.min(1, Math.max(0, (signed ? .5 + value / end / 2 : value / end) || 0)), zero = signed ? 50 : 0;
     const span = (tag, from, to) => make(tag, "", { style: `left:${Math.min(from, to)}%;width:${Math.abs(to - from)}%`, ...(value < 0 ? { class: "n" } : {}) });
-    const bar = make("span", "", { class: "track", "aria-hidden": "true" }, span("i", zero, end ? at(value) : zero));
-    if (error && end) bar.append(span("u", at(value - error), at(value + error)));
+    const bar = make("span", "", { class: "track", "aria-hidden": "true" }, span("i", zero, at(value)));
+    if (error) bar.append(span("u", at(value - error), at(value + error)));
     return bar;
   };
-  const line = (name, result, unit, text) => make("div", "", {}, make("span", name), track(result, unit), make("span", text));
+  /** The end of a result's bars: its largest value with the error. */
+  const reach = result => result.reach ??= Math.max(0, ...result.order.map(unit => Math.abs(result.sums[unit]) + (errorOf(result, unit) ?? 0)));
+  const trackOf = (result, unit) => track(result.sums[unit], Math.max(reach(result), Math.abs(result.sums[unit])) || 1, result.signed, errorOf(result, unit));
+  const line = (name, result, unit, text) => make("div", "", {}, make("span", name), trackOf(result, unit), make("span", text));
   const overview = () => {
     if (data.compare) return agreement();
     const [result] = state.results, order = bySize(result).filter((unit, at) => at < 6 && (!at || result.share(unit) >= .005));
@@ -339,10 +340,9 @@
     const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });
     const said = "is the mean rank correlation of the scores, over tokens that are not special: 1 for the same order, 0 for unrelated orders, −1 for the reverse.";
     if (value === null) return [make("h3", "Agreement"), make("p", "is not known: a method gives all tokens one score."), make("p", data.hint, { class: "hint" })];
-    if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, make("span", `${one}, ${other}`), trackOf(own), make("span", own.toFixed(2).replace("-", "−")))));
+    if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, make("span", `${one}, ${other}`), track(own, 1, false), make("span", own.toFixed(2).replace("-", "−")))));
     return [make("h3", "Agreement"), make("div", value.toFixed(2).replace("-", "−"), { class: "large" }), make("p", said), rows, make("p", data.hint, { class: "hint" })];
   };
-  const trackOf = value => track({ sums: [value], order: [0], most: 1, signed: false, view: {} }, 0);
   const details = unit => {
     const [first] = state.results, close = make("button", "unpin", { type: "button" }), rows = make("div", "", { class: "rows" }), rank = first.ranks[unit];
     close.onclick = release;
@@ -390,9 +390,10 @@
     const order = [...first.order].sort((a, b) => (heads[sorted].number(a) - heads[sorted].number(b)) * (state.down ? -1 : 1) || a - b);
     // What holds nearly nothing waits too, until all rows are asked for.
     const some = order.filter((unit, at) => at < 3 || state.sorted !== null || first.share(unit) >= .001 || data.compare).slice(0, ROWS);
+    const shareBar = ({ sums, share, order, signed }, unit) => track(Math.sign(sums[unit]) * share(unit), Math.max(...order.map(share)), signed);
     (state.all ? order : some).forEach(unit => {
       const row = make("tr");
-      heads.forEach(({ text, bar }) => row.append(make("td", "", {}, ...(bar ? [track({ ...bar, sums: { [unit]: (bar.sums[unit] < 0 ? -1 : 1) * bar.share(unit) }, most: Math.max(...bar.order.map(bar.share)), view: {} }, unit)] : []), make("span", text(unit)))));
+      heads.forEach(({ text, bar }) => row.append(make("td", "", {}, ...(bar ? [shareBar(bar, unit)] : []), make("span", text(unit)))));
       body.append(row);
     });
     const rest = order.filter(unit => !some.includes(unit)), more = make("button", state.all ? `show ${some.length}` : `show all ${order.length}`, { type: "button" });
