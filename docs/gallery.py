@@ -48,7 +48,7 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
         real = heta_lens.load_model(SMOLLM2)
         recipe = real.to_tokens(RECIPE)
         explained = heta_lens.attribute(real.run_with_cache(recipe)[1], tokens=recipe, method="careful")
-        yield "recipe.png", Photo(plots.page(explained), 520)
+        yield "recipe.png", Photo(plots.page(explained), 560)
     model = heta_lens.load_demo_model()
     story = next(recall.stories("test", facts=4))
     tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
@@ -59,9 +59,9 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
     yield "page.png", Photo(page, 560)
     yield "page_dark.png", Photo(page, 560, (DARK,))
     others = [heta_lens.attribute(cache, story.answer, tokens=tokens, method=name) for name in METHODS]
-    yield "comparison.png", Photo(heta_lens.compare([attribution, *others]), 760)
+    yield "comparison.png", Photo(heta_lens.compare([attribution, *others]), 680)
     span = heta_lens.attribute_span(cache, start=-8, tokens=tokens)
-    yield "span.png", Photo(plots.page(span), 560)
+    yield "span.png", Photo(plots.page(span), 830)
     yield "tokens.png", page
     yield "bars.png", plots.bars(attribution)
     yield "matrix.png", plots.matrix(span)

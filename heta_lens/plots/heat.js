@@ -86,7 +86,8 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
     point(row, column);
   };
   new ResizeObserver(later).observe(box);
-  for (const when of ["print", "(prefers-color-scheme: dark)"]) matchMedia(when).addEventListener("change", draw);
+  new MutationObserver(later).observe(box.closest(".heta-view"), { attributeFilter: ["class"] });
+  matchMedia("print").addEventListener("change", draw);
   draw();
   return show;
 };

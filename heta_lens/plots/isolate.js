@@ -11,6 +11,9 @@ const isolate = () => {
   };
   theme();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
+  // A notebook or a site changes its theme by an attribute, and its colours may take a moment to follow.
+  const themed = new MutationObserver(() => [0, 400].forEach(wait => setTimeout(theme, wait)));
+  for (const page of [document.documentElement, document.body]) themed.observe(page, { attributes: true });
   view.classList.add("live");
   return view;
 };

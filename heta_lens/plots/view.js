@@ -345,7 +345,7 @@
   };
   const details = unit => {
     const [first] = state.results, close = make("button", "unpin", { type: "button" }), rows = make("div", "", { class: "rows" }), rank = first.ranks[unit];
-    close.onclick = release;
+    close.onclick = () => { release(); find(".strip").focus(); };
     [...state.results, ...state.beside].forEach(result => rows.append(line(result.view.name, result, unit, data.compare ? `${number(result.sums[unit], result.most)} · rank ${result.ranks[unit] ?? "–"}` : withError(result, unit))));
     const facts = [place(unit), rank && !data.compare && `rank ${rank} of ${first.order.length}`, !data.compare && percent(first.share(unit))].filter(Boolean);
     const told = make("div", "", { class: "tags" }, ...tags(unit).map(tag => make("span", tag)));

@@ -19,8 +19,11 @@ from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.attribution_text import score_formula
 from heta_lens.plots.page import (
     cells,
+    headline,
     heat,
+    kicker,
     page,
+    predicted,
     span_values,
 )
 from heta_lens.plots.page import packed_matrix as matrix
@@ -64,6 +67,20 @@ def test_a_page_of_a_chat_has_a_bar_for_each_message(attribution: Attribution) -
     ]
     assert data(view)["units"]["messages"]["roles"] == ["user", "assistant", "user", "template"]
     assert "messages" not in data(plots.page(attribution))["units"] and "message" not in strip(plots.page(attribution))
+
+
+def test_the_question_and_the_prediction_are_read_without_spaces_and_options() -> None:
+    facts = {"target_log_prob": (-0.5, -3.0), "target_rank": (1, 7), "model": "gpt2 (weights 1)", "chosen": {"n": 2}}
+    pair = {"target": (1, frozenset((2, 3))), "target_text": (" x", "any of ' y', ' z'")}
+    made = written(["a", " b"], diagnostics=Diagnostics.of(facts), **pair)
+    assert kicker(made) == "heta, n=2 · gpt2" and headline(made) == "Why “x” rather than any of ' y', ' z'?"
+    assert predicted(made).targets == [("x", "60.7%"), ("any of ' y', ' z'", "5.0% · rank 7")]
+    likely = {"candidates": (("\n", -0.5), (" x", -1.0), (" y", -9.0)), "target_log_prob": -1.0, "target_rank": 2}
+    shown = predicted(written(["a"], diagnostics=Diagnostics.of(likely)))
+    assert (shown.targets, shown.others) == ([("x", "36.8% · rank 2")], [("⏎", "60.7%")])
+    value = written(["a"], target=len, target_text="len", diagnostics=Diagnostics.of({"target_value": 2.5}))
+    assert predicted(value).targets == [("len", "2.5")] and headline(value) == "Why len(logits)?"
+    assert predicted(written(["a"])) == ([("x", "")], [])
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
