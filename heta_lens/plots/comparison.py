@@ -13,10 +13,10 @@ from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.plots.attribution_text import question
+from heta_lens.plots.attribution_text import headline, predicted, question
 from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
 from heta_lens.plots.figures import exports_of
-from heta_lens.plots.page import HINT, Values, facts, fragment, headline, json_text, predicted
+from heta_lens.plots.page import HINT, Values, facts, fragment, json_text
 from heta_lens.plots.scales import last_row
 from heta_lens.span_attribution import SpanAttribution
 
@@ -67,13 +67,13 @@ def ranked_by_size(named: Named) -> bool:
 
 
 def agreement(named: Named) -> dict[str, Any]:
-    """Return the mean rank correlation over pairs of attributions, and of each pair; None if a score is constant."""
+    """Return the mean rank correlation over pairs of attributions, and of each pair, but not of constant scores."""
     shown, by_size = ~next(iter(named.values())).summed.hidden, ranked_by_size(named)
     scores = {name: result.summed.scores[shown] for name, result in named.items()}
     sizes = {name: own.abs() if by_size else own for name, own in scores.items()}
     pairs = [(one, other, rank_correlation(sizes[one], sizes[other])) for one, other in combinations(sizes, 2)]
-    value = sum(own for *_, own in pairs) / len(pairs)
-    return {"value": None if isnan(value) else value, "pairs": [] if isnan(value) else pairs}
+    pairs = [pair for pair in pairs if not isnan(pair[2])]
+    return {"value": sum(own for *_, own in pairs) / len(pairs) if pairs else None, "pairs": pairs}
 
 
 def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[], str | bytes]]:

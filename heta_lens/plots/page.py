@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from math import ceil, exp
+from math import ceil
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +15,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View, html_from
-from heta_lens._util.target_kinds import described, sides
-from heta_lens._util.text import cut, legible, plain, single_line, visible
+from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.attribution_text import Predicted, headline, kicker, predicted, score_formula
 from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.figures import exports_of
-from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, percent, sink, tint
+from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
 MEANINGS = {
@@ -82,55 +81,6 @@ class Values(NamedTuple):
     values: Float[Tensor, "pos"]
     errors: Float[Tensor, "pos"] | None = None
     meaning: str = ""
-
-
-class Predicted(NamedTuple):
-    """The next tokens with their probabilities: the target, or both sides of a contrast, and what else was likely."""
-
-    targets: list[tuple[str, str]]
-    others: list[tuple[str, str]]
-
-
-def kicker(attribution: Attribution) -> str:
-    """Return the line above the question: the method with its options, and the model."""
-    known = attribution.diagnostics
-    options = "".join(f", {name}={value!r}" for name, value in (known.chosen or {}).items())
-    return " · ".join(filter(None, [attribution.method + options, (known.model or "").split(" (")[0]]))
-
-
-def headline(attribution: Attribution) -> str:
-    """Return the question without options and rank, which have other places on a page."""
-    target, texts = attribution.target, attribution.target_text
-    if callable(target):
-        return f"Why {described(target, texts)}?"
-    both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
-    named = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
-    return f"Why {cut(' rather than '.join(named), 120)}?"
-
-
-def bare(token: str) -> str:
-    """Return a token without spaces around it, and a token of white space in a visible form."""
-    return token.strip(" ") if token.strip() else visible(token)
-
-
-def predicted(attribution: Attribution) -> Predicted:
-    """Return what stands at the end of the prompt: the target, and the next candidates down to 0.1 %, at least one."""
-    known, texts = attribution.diagnostics, attribution.target_text
-    texts = texts if isinstance(texts, tuple) else (texts,)
-    logs, ranks = (
-        value if isinstance(value, tuple) else (value,) * len(texts)
-        for value in (known.target_log_prob, known.target_rank)
-    )
-    targets = [
-        (bare(text), "" if log is None else percent(exp(log)) + (f" · rank {rank}" if (rank or 1) > 1 else ""))
-        for text, log, rank in zip(texts, logs, ranks, strict=True)
-    ]
-    if known.target_value is not None:
-        targets = [(bare(texts[0]), f"{known.target_value:.4g}")]
-    others = [(text, exp(log)) for text, log in known.candidates or () if text not in texts]
-    return Predicted(
-        targets, [(bare(text), percent(p)) for row, (text, p) in enumerate(others) if not row or p >= 1e-3]
-    )
 
 
 def score_values(attribution: Attribution) -> list[Values]:
@@ -283,7 +233,8 @@ def fragment(
         **more,
     }
     script = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    first = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
+    first, sunk = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden), sink(attribution)
+    most = deepest(first[~sunk] if (~sunk & ~hidden).any() else first)
     return html_from(
         "plots/view.html",
         kicker=heading[0],
@@ -291,11 +242,11 @@ def fragment(
         notes=notes,
         first=values[0].name,
         signed=bool((first < 0).any()),
-        end=f"{deepest(first):.3g}",
+        end=f"{most:.3g}",
         caption=caption,
         predicted=predicted,
         contract=contract,
-        blocks=[*_blocks(attribution, shown, first, hidden, marked)],
+        blocks=[*_blocks(attribution, shown, first / most, hidden, marked)],
         data=Markup(script.replace("<", "\\u003c")),  # no text may end the script element
         above=tint(BLUE),
         below=tint(ORANGE),
@@ -321,13 +272,12 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
 def _blocks(
     attribution: Attribution,
     shown: Sequence[Cell],
-    values: Float[Tensor, "pos"],
+    depths: Float[Tensor, "pos"],
     hidden: Bool[Tensor, "pos"],
     marked: Collection[int],
 ) -> Iterator[Block]:
     """Yield the messages with their coloured cells; the template's tokens belong to the next message."""
-    first, messages = sink(attribution), attribution.messages
-    most = deepest(values[~first] if (~first & ~hidden).any() else values)
+    messages = attribution.messages
     positions, owners = attribution.positions.tolist(), [-1] * len(attribution)
     if messages is not None:
         owners = messages.owners.tolist()
@@ -338,10 +288,10 @@ def _blocks(
         return not "".join(attribution.tokens[row] for row in cell.rows).strip()
 
     def coloured(cell: Cell) -> Cell:
-        value = float(values[cell.rows.start : cell.rows.stop].sum())
+        value = float(depths[cell.rows.start : cell.rows.stop].sum())
         evidence = any(positions[row] in marked for row in cell.rows)
         letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]]), "w": blank(cell)}
-        depth = min(1.0, abs(value) / most)
+        depth = min(1.0, abs(value))
         kind = " ".join(letter for letter, holds in letters.items() if holds)
         return cell._replace(kind=kind, depth=f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
 

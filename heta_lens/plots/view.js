@@ -338,7 +338,7 @@
   };
   const agreement = () => {
     const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });
-    const said = "is the mean rank correlation of the scores, over tokens that are not special: 1 for the same order, 0 for unrelated orders, −1 for the reverse.";
+    const said = `is the mean rank correlation of the ${data.by_size ? "sizes of the scores" : "scores"}, over tokens that are not special: 1 for the same order, 0 for unrelated orders, −1 for the reverse.`;
     if (value === null) return [make("h3", "Agreement"), make("p", "is not known: a method gives all tokens one score."), make("p", data.hint, { class: "hint" })];
     if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, make("span", `${one}, ${other}`), track(own, 1, false), make("span", own.toFixed(2).replace("-", "−")))));
     return [make("h3", "Agreement"), make("div", value.toFixed(2).replace("-", "−"), { class: "large" }), make("p", said), rows, make("p", data.hint, { class: "hint" })];

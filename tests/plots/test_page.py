@@ -16,14 +16,11 @@ from heta_lens import plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.attribution_text import headline, kicker, predicted, score_formula
 from heta_lens.plots.page import (
     cells,
-    headline,
     heat,
-    kicker,
     page,
-    predicted,
     span_values,
 )
 from heta_lens.plots.page import packed_matrix as matrix

@@ -16,6 +16,7 @@ from heta_lens import plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics, rank_correlation
+from heta_lens.plots.page import heat
 from heta_lens.span_attribution import SpanAttribution
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -93,6 +94,21 @@ def test_8_percent_are_seen_equal_steps_look_equal_and_text_is_read_on_all(mode:
     for side in run(views()["one"].page, PAINTED, tmp_path, *([DARK] if mode == "dark" else [])):
         assert side["faint"] > 0.04, "twice what is just noticed"
         assert max(side["steps"]) < 1.25 * min(side["steps"]) and side["contrast"] >= LEAST
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_a_heat_map_is_legible_and_cuts_no_label(mode: str, tmp_path: Path) -> None:
+    names = [f"a long label {number}" for number in range(50)]
+    view = heat("title", ["one row", "another"], names, torch.linspace(-1, 1, 100).reshape(2, 50), "note")
+    script = """const labels = $$("th span");
+      const scrolls = box => box.scrollHeight > box.clientHeight || box.scrollWidth > box.clientWidth;
+      const wide = $$(".heta-heat div").filter(scrolls).length;
+      return { count: labels.length, cut: labels.filter(scrolls).length, wide,
+        legible: Math.min(...$$("h2, p, th span, tbody th").map(legibility)), host: hosts()[0].shadowRoot !== null };"""
+    shown = run(view.page, script, tmp_path, "--window-size=1280,900", *([DARK] if mode == "dark" else []))
+    assert (shown["count"], shown["cut"], shown["wide"], shown["host"]) == (50, 0, 0, True) and shown[
+        "legible"
+    ] >= LEAST
 
 
 @pytest.mark.parametrize("width", [400, 1280])
