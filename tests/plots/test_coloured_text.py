@@ -16,6 +16,7 @@ from matplotlib.text import Text
 
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.coloured_text import (
     WIDTH,
     ColouredText,
@@ -76,6 +77,13 @@ def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> Non
     written = texts(token_figure(shown))
     assert drawable(shown.title) in written
     assert "".join(drawable(token.lstrip(" ") or token) for token in shown.tokens) in "".join(written)
+
+
+def test_the_prediction_stands_at_the_end_with_its_probability() -> None:
+    likely = attribution(diagnostics=Diagnostics.of({"target_log_prob": -0.5, "target_rank": 1}))
+    assert "→ down 60.7%" in texts(token_figure(likely)) and "→ down" in texts(token_figure(attribution()))
+    assert r"\ensuremath{\rightarrow}\ down\ 60.7\%" in latex(likely)
+    assert not any("→" in text for text in texts(token_figure(span()))), "a span's own tokens are there"
 
 
 @pytest.mark.usefixtures("looking")
