@@ -71,7 +71,7 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
 def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     recipe = model.to_tokens(RECIPE)
     explained = heta_lens.attribute(model.run_with_cache(recipe)[1], tokens=recipe, method="careful")
-    yield "recipe.png", Photo(plots.page(explained), 520)
+    yield "recipe.png", Photo(plots.page(explained), 560)
     tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
     by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "fast", "leave_one_out")}
@@ -80,13 +80,13 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     yield "page.png", Photo(page, 560)
     yield "page_dark.png", Photo(page, 560, (DARK,))
     yield "tokens.png", page
-    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 760)
+    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 680)
     span = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
-    yield "reliance.png", Photo(span.plot(), 620)
+    yield "reliance.png", Photo(span.plot(), 700)
     answered = model.to_tokens(QUESTION + span.answer)
     _, cache = model.run_with_cache(answered)
     whole = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
-    yield "span.png", Photo(plots.page(whole), 620)
+    yield "span.png", Photo(plots.page(whole), 760)
     yield "matrix.png", plots.matrix(whole)
 
 

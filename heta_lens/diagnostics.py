@@ -43,6 +43,7 @@ class Diagnostics(Mapping[str, Any]):
     target_log_prob: float | tuple[float, ...] | None = None
     target_rank: int | tuple[int, ...] | None = None
     target_value: float | None = None
+    candidates: tuple[tuple[str, float], ...] | None = None  # the most likely next tokens, with log-probabilities
     unknown: Sequence[int] | None = None
     model: str | None = None
     prefix_reuse: str | None = None

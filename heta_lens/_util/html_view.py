@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from heta_lens._util.files import write_atomically
-from heta_lens._util.text import legible
+from heta_lens._util.text import legible, visible
 
 PAGES = (".html", ".htm")
 
@@ -23,7 +23,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters["legible"] = legible
+_TEMPLATES.filters |= {"legible": legible, "visible": visible}
 
 
 def html_from(template: str, **values: Any) -> str:

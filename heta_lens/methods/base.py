@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from heta_lens._util.files import brief
 from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, is_whole, settings
 from heta_lens._util.python import versions
-from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
+from heta_lens._util.target_kinds import KINDS, Activation, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
@@ -31,6 +31,7 @@ __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks
 
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
 OF_LOGITS: frozenset[Kind] = frozenset(KINDS) - {"activation"}
+CANDIDATES = 5  # next tokens that an attribution keeps
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
@@ -315,10 +316,17 @@ def make_attribution(
 
 
 def target_facts(prediction: Prediction) -> dict[str, Any]:
-    """Return text, log-probability and rank of the target (pairs for a contrast), or the value of a function."""
-    if callable(prediction.target):
+    """Return text, log-probability and rank of the target (pairs for a contrast), or the value of a function.
+
+    The most likely next tokens are the ``candidates``, except for an activation, which has no distribution.
+    """
+    if isinstance(prediction.target, Activation):
         return {"target_value": float(prediction.value)}
     ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.adapter.tokenizer.write
+    highest = zip(*(part.tolist() for part in log_probs.topk(min(CANDIDATES, len(log_probs)))), strict=True)
+    candidates = tuple((write(token, ids), log_prob) for log_prob, token in highest)
+    if callable(prediction.target):
+        return {"target_value": float(prediction.value), "candidates": candidates}
     facts: dict[str, Any] = {"target_token": (), "target_log_prob": (), "target_rank": ()}
     for side in sides(prediction.target):
         tokens = members(side)
@@ -328,7 +336,7 @@ def target_facts(prediction: Prediction) -> dict[str, Any]:
         facts["target_rank"] += (int((log_probs > log_probs[tokens].max()).sum()) + 1,)
     if not isinstance(prediction.target, tuple):
         facts = dict(zip(facts, next(zip(*facts.values(), strict=True)), strict=True))
-    return facts
+    return {**facts, "candidates": candidates}
 
 
 # --------------------------------------------------------------------------------------------------- function as method

@@ -1,14 +1,14 @@
-"""Results in words: the title, the highest scores, lines on how to read the scores, and the formula of the score."""
+"""Results in words: titles, the prediction, the highest scores, notes on the scores, and the formula of the score."""
 
-from math import isnan
-from typing import Any
+from math import exp, isnan
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from rich.cells import set_cell_size
 from torch import Tensor
 
-from heta_lens._util.target_kinds import Side, described, of_logits
-from heta_lens._util.text import cut, probability, single_line
+from heta_lens._util.target_kinds import Side, described, of_logits, sides
+from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import last_row, percent, scaled_tokens, share_note
 from heta_lens.span_attribution import SpanAttribution
@@ -20,6 +20,13 @@ FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which tok
 LAST = " (last)"  # the mark of the token that the prediction is read from
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
+
+
+class Predicted(NamedTuple):
+    """The next tokens with their probabilities: the target, or both sides of a contrast, and what else was likely."""
+
+    targets: list[tuple[str, str]]
+    others: list[tuple[str, str]]
 
 
 def summary(result: Attribution | SpanAttribution) -> str:
@@ -52,6 +59,48 @@ def question(attribution: Attribution) -> str:
         remarks.insert(0, f"rank {ranks}, not predicted")
     target = cut(described(attribution.target, attribution.target_text), 50)
     return single_line(f"why {target}?" + "".join(f" ({remark})" for remark in remarks if remark))
+
+
+def kicker(attribution: Attribution) -> str:
+    """Return the line above the question: the method with its options, and the model."""
+    known = attribution.diagnostics
+    options = "".join(f", {name}={value!r}" for name, value in (known.chosen or {}).items())
+    return " · ".join(filter(None, [attribution.method + options, (known.model or "").split(" (")[0]]))
+
+
+def headline(attribution: Attribution) -> str:
+    """Return the question without options and rank, which have other places on a page."""
+    target, texts = attribution.target, attribution.target_text
+    if callable(target):
+        return f"Why {described(target, texts)}?"
+    both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
+    named = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
+    return f"Why {cut(' rather than '.join(named), 120)}?"
+
+
+def bare(token: str) -> str:
+    """Return a token without spaces around it, and a token of white space in a visible form."""
+    return token.strip(" ") if token.strip() else visible(token)
+
+
+def predicted(attribution: Attribution) -> Predicted:
+    """Return what stands at the end of the prompt: the target, and the next candidates down to 0.1 %, at least one."""
+    known, texts = attribution.diagnostics, attribution.target_text
+    texts = texts if isinstance(texts, tuple) else (texts,)
+    logs, ranks = (
+        value if isinstance(value, tuple) else (value,) * len(texts)
+        for value in (known.target_log_prob, known.target_rank)
+    )
+    targets = [
+        (bare(text), "" if log is None else percent(exp(log)) + (f" · rank {rank}" if (rank or 1) > 1 else ""))
+        for text, log, rank in zip(texts, logs, ranks, strict=True)
+    ]
+    if known.target_value is not None:
+        targets = [(bare(texts[0]), f"{known.target_value:.4g}")]
+    others = [(text, exp(log)) for text, log in known.candidates or () if text not in texts]
+    return Predicted(
+        targets, [(bare(text), percent(p)) for row, (text, p) in enumerate(others) if not row or p >= 1e-3]
+    )
 
 
 def notes(result: Attribution | SpanAttribution) -> list[str]:

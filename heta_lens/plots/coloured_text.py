@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
+from heta_lens.plots.attribution_text import predicted
 from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, figure_style, quoted
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, ColouredScores, Shade, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
@@ -73,6 +74,12 @@ class ColouredText(ColouredScores):
         """The tokens, and the tokens of the answer."""
         return (*self.attribution.tokens, *self.written)
 
+    @property
+    def answer(self) -> str:
+        """What the model predicts after the text, with its probability; a span has its own tokens there."""
+        sides = [" ".join(filter(None, side)) for side in predicted(self.attribution).targets]
+        return "" if self.written else f" → {' rather than '.join(sides)}"
+
 
 POINTS = 72  # to an inch
 WIDTH, SIZE, LINE = 6.3 * POINTS, 10.0, 16.0  # points: of the text, of the letters, from line to line
@@ -83,7 +90,7 @@ SCALE_WIDTH = 110.0  # points
 
 
 class Piece(NamedTuple):
-    """The part of a token in a line of text: the line's number, and left edge and width in points."""
+    """The part of a token in a line of text, without spaces before it: line number, left edge and width in points."""
 
     token: int
     text: str
@@ -108,9 +115,9 @@ def token_figure(
 
 def stacked(texts: Sequence[ColouredText]) -> Figure:
     """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
-    lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, *text.notes)]
+    lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, text.answer, *text.notes)]
     with figure_style(lines):
-        placed = [[*laid_out(text.all_tokens)] for text in texts]
+        placed = [[*laid_out((*text.all_tokens, text.answer))] for text in texts]
         heights = [
             TITLE + LINE * (1 + pieces[-1].line) + CAPTION + NOTE * len(text.notes)
             for text, pieces in zip(texts, placed, strict=True)
@@ -129,18 +136,26 @@ def stacked(texts: Sequence[ColouredText]) -> Figure:
 
 def laid_out(tokens: Sequence[str]) -> Iterator[Piece]:
     """Yield the places of tokens in lines, which break at spaces and line ends, or inside a long word."""
-    line, left, measure = 0, 0.0, _measure(SIZE)
+    line, left, wrapped, measure = 0, 0.0, False, _measure(SIZE)
     for word in _words(tokens):
         widths = [measure(drawable(text)) for _, text in word]
         if left and left + sum(widths) > WIDTH:
-            line, left = line + 1, 0.0
+            line, left, wrapped = line + 1, 0.0, True
         for (token, text), width in zip(word, widths, strict=True):
             if left and left + width > WIDTH:
-                line, left = line + 1, 0.0
-            yield Piece(token, drawable(text), line, left, width)
-            left += width
+                line, left, wrapped = line + 1, 0.0, True
+            bare = without_space(text)
+            space = measure(text[: len(text) - len(bare)])
+            left -= space * wrapped  # no line begins with a space between words
+            yield Piece(token, drawable(bare), line, left + space, width - space)
+            left, wrapped = left + width, False
             if text.endswith("\n"):
                 line, left = line + 1, 0.0
+
+
+def without_space(text: str) -> str:
+    """Return a text without the spaces before it, which no view colours; spaces alone stay."""
+    return text.lstrip(" ") or text
 
 
 def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
@@ -174,6 +189,9 @@ def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piec
     rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
     for piece in pieces:
         base = TITLE + LINE * piece.line + ABOVE + 1  # from the figure's top to the line that the letters stand on
+        if piece.token == len(colours):
+            axes.text(piece.left, base, piece.text, size=SIZE, color=QUIET)
+            continue
         look = {"fc": [part / 255 for part in colours[piece.token]], "ec": "white" if piece.token < count else INK}
         axes.add_patch(rectangle((piece.left, base - ABOVE), piece.width, ABOVE + BELOW, linewidth=0.4, **look))
         axes.text(piece.left, base, piece.text, size=SIZE, color="black")
@@ -196,6 +214,7 @@ def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -
     axes.text(SCALE_WIDTH + 24, top + 17, f"{shown.end:.3g} is {shown.share(shown.end)}", size=8)
 
 
+ARROW = r"\ensuremath{\rightarrow}"
 LONGEST = 40  # characters of a box, since no line breaks inside
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -211,7 +230,7 @@ ESCAPES = {
     ",": r",\kern0pt{}",  # two commas would be a quotation mark
     " ": r"\ ",  # TeX reads several spaces as a single space
     "\n": r"\hetanewline{}",
-    "\t": r"\ensuremath{\rightarrow}",
+    "\t": ARROW,
     **{character: f"\\{character}" for character in "{}$&#_%"},
 }
 HEAD = r"""% In the preamble: \usepackage{xcolor}
@@ -248,6 +267,7 @@ def latex_of(shown: ColouredText) -> str:
             HEAD.replace("ABOVE", tint(BLUE).numbers).replace("BELOW", tint(ORANGE).numbers),
             f"\\textbf{{{escaped(shown.title)}}}\\par\\smallskip\n",
             "".join(_boxes(shown)).removesuffix("\\newline\n"),
+            f"%\n\\hetaspace{{}}{escaped(shown.answer).replace('→', ARROW)}%\n" if shown.answer else "",
             "\\par\\smallskip\n",
             f"{{\\footnotesize {_caption(shown)}%\n",
             *(f"\\par {escaped(note)}%\n" for note in shown.notes),
@@ -279,8 +299,9 @@ def _boxes(shown: ColouredText) -> Iterator[str]:
         if last:
             between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
             yield "\\hetaspace" if between_words else "\\hetainside"
-        shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
-        yield f"{boxes[number]}{{{shown_text}}}"
+        bare = without_space(text)
+        shown_text = f"\\underline{{{escaped(bare)}}}" if number in shown.marked else escaped(bare)
+        yield f"{escaped(text[: len(text) - len(bare)])}{boxes[number]}{{{shown_text}}}"
         yield "\\newline\n" if text.endswith("\n") else "%\n"
 
 

@@ -3,17 +3,20 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from itertools import combinations
+from math import isnan
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import question
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.plots.attribution_text import headline, predicted, question
 from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
 from heta_lens.plots.figures import exports_of
-from heta_lens.plots.page import HINT, Values, described, fragment, json_text
+from heta_lens.plots.page import HINT, Values, facts, fragment, json_text
 from heta_lens.plots.scales import last_row
 from heta_lens.span_attribution import SpanAttribution
 
@@ -38,18 +41,39 @@ def compare(
     check_comparable(named)
     summed = {name: result.summed for name, result in named.items()}
     values = [Values(name, scored.scores, scored.standard_errors.get("scores")) for name, scored in summed.items()]
-    title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
+    questions = "; ".join(dict.fromkeys(map(question, summed.values())))
+    title = f"{', '.join(named)}: {questions}"
     notes = [f"{name}: {'; '.join(result.notes)}" for name, result in named.items()]
     text, by_size = given[0].summed, ranked_by_size(named)
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
     more = {"compare": True, "by_size": by_size, "hint": HINT, "last": last_row(text), "special": special}
-    page = fragment(text, title, notes, values, text.hidden, more=more)
+    more["agreement"] = agreement(named)
+    asked = dict.fromkeys(map(headline, summed.values()))
+    page = fragment(
+        text,
+        (", ".join(named), " ".join(asked)),
+        notes,
+        values,
+        text.hidden,
+        more=more,
+        predicted=predicted(text) if len(asked) == 1 else None,
+    )
     return View(title, page, _exports(title, named, special=special))
 
 
 def ranked_by_size(named: Named) -> bool:
     """Return True if signed and unsigned scores are compared: then only sizes are comparable."""
     return len({result.summed.signed for result in named.values()}) > 1
+
+
+def agreement(named: Named) -> dict[str, Any]:
+    """Return the mean rank correlation over pairs of attributions, and of each pair, but not of constant scores."""
+    shown, by_size = ~next(iter(named.values())).summed.hidden, ranked_by_size(named)
+    scores = {name: result.summed.scores[shown] for name, result in named.items()}
+    sizes = {name: own.abs() if by_size else own for name, own in scores.items()}
+    pairs = [(one, other, rank_correlation(sizes[one], sizes[other])) for one, other in combinations(sizes, 2)]
+    pairs = [pair for pair in pairs if not isnan(pair[2])]
+    return {"value": sum(own for *_, own in pairs) / len(pairs) if pairs else None, "pairs": pairs}
 
 
 def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[], str | bytes]]:
@@ -59,7 +83,7 @@ def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[
             for name, result in named.items()
         ]
 
-    compared = [{"name": name, **described(result)} for name, result in named.items()]
+    compared = [{"name": name, **facts(result)} for name, result in named.items()]
     return {
         **exports_of(lambda: stacked(texts())),
         ".tex": lambda: "\\par\\medskip\n".join(map(latex_of, texts())),

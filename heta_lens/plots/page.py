@@ -17,10 +17,10 @@ from torch.nn.functional import pad
 from heta_lens._util.html_view import View, html_from
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.attribution_text import Predicted, headline, kicker, predicted, score_formula
 from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.figures import exports_of
-from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, share_note, sink
+from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
 MEANINGS = {
@@ -29,7 +29,7 @@ MEANINGS = {
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
     "information": "how far the prediction moves when this embedding is masked, in nats (I)",
 }
-HINT = "Point at a token, or use the arrow keys. A click or Enter pins it, Escape unpins it."
+HINT = "Point at a token, or move with the arrow keys. A click or Enter pins it, Escape unpins it."
 SPAN_HINT = (
     "Targets are outlined. Click a target to see which tokens it depends on, or choose “the targets of a source” and "
     "click any token to see which targets it influences. Escape shows all targets together."
@@ -46,8 +46,7 @@ def page(
     can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``).
     A switch shows special tokens and a chat template's; with ``special=True`` the page starts with these tokens.
     """
-    positions, below = frozenset(marked), share_note(attribution.summed)
-    notes = [*(line for line in attribution.notes if line != below), *([note] if note else [])]
+    positions = frozenset(marked)
     more: dict[str, Any] = {"last": last_row(attribution.summed), "special": special, "hint": HINT}
     if isinstance(attribution, SpanAttribution):
         text, values = with_answer(attribution), span_values(attribution)
@@ -56,20 +55,21 @@ def page(
         text, values = attribution, score_values(attribution)
     html = fragment(
         text,
-        attribution.title,
-        notes,
+        (kicker(attribution.summed), headline(attribution.summed)),
+        attribution.notes,
         values,
         hidden_in(attribution),
         positions,
         more,
-        below,
+        caption=note or ("Underlined: evidence" if positions else ""),
+        predicted=predicted(attribution) if isinstance(attribution, Attribution) else None,
         contract=attribution.contract()._asdict(),
     )
     exports = {
         **exports_of(lambda: token_figure(attribution, marked=positions, note=note, special=special)),
         ".tex": lambda: latex(attribution, marked=positions, note=note, special=special),
         ".csv": lambda: attribution.to_frame().to_csv(index=False),
-        ".json": lambda: json_text({**described(attribution), "rows": attribution.to_frame().to_dict("records")}),
+        ".json": lambda: json_text({**facts(attribution), "rows": attribution.to_frame().to_dict("records")}),
     }
     return View(attribution.title, html, exports)
 
@@ -86,13 +86,7 @@ class Values(NamedTuple):
 def score_values(attribution: Attribution) -> list[Values]:
     """Return the scores and the parts of the scores, with their standard errors."""
     errors = attribution.standard_errors
-    meaning = [
-        MEANINGS["score"],
-        "blue speaks for the target, orange against it" if attribution.signed else "",
-        "± is one standard error" if any(error is not None for error in errors.values()) else "",
-        score_formula(attribution),
-    ]
-    scores = Values("score", attribution.scores, errors.get("scores"), "; ".join(filter(None, meaning)))
+    scores = Values("score", attribution.scores, errors.get("scores"), MEANINGS["score"])
     parts = attribution.parts.items()
     return [scores, *(Values(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in parts)]
 
@@ -133,11 +127,13 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
     """Return each target's scores and parts for the script, with standard errors if every step has them."""
     steps = (*span.reasoning, *span.steps)
     errors = [error for step in steps if (error := step.standard_errors.get("scores")) is not None]
+    likely = [log for step in steps if isinstance(log := step.diagnostics.target_log_prob, float)]
     return {
         "targets": [*map(len, steps)],
         "scores": packed(torch.cat([step.scores for step in steps])),
         "parts": {single_line(name): packed(torch.cat([s.parts[name] for s in steps])) for name in _common_parts(span)},
         "errors": packed(torch.cat(errors)) if len(errors) == len(steps) else None,
+        "likely": packed(likely) if len(likely) == len(steps) else None,
     }
 
 
@@ -146,10 +142,10 @@ def _common_parts(span: SpanAttribution) -> list[str]:
     return [name for name in steps[0].parts if all(name in step.parts for step in steps)]
 
 
-def packed(values: Tensor | Sequence[int]) -> str:
-    """Return numbers in base64, in 32 bits each; a page makes the same numbers again."""
+def packed(values: Tensor | Sequence[float], kind: str = "<f4") -> str:
+    """Return numbers in base64, in 32 bits each (or 16, for ``<u2``); a page makes the same numbers again."""
     numbers = torch.as_tensor(values, dtype=torch.float32).detach().cpu().numpy()
-    return b64encode(numbers.astype("<f4").tobytes()).decode()
+    return b64encode(numbers.astype(kind).tobytes()).decode()
 
 
 class Cell(NamedTuple):
@@ -157,8 +153,8 @@ class Cell(NamedTuple):
 
     ``rows`` are the tokens' rows. ``gap`` says that tokens before the cell were left out. ``before`` is white space,
     which has no colour. ``breaks`` is the number of line ends after the cell. ``depth`` is the colour before the script
-    runs, and ``kind`` has the letters n for a score below zero, e for evidence, and g for special tokens or a chat
-    template's.
+    runs, and ``kind`` has the letters n for a score below zero, e for evidence, g for special tokens or a chat
+    template's, and w for white space.
     """
 
     rows: range
@@ -200,24 +196,26 @@ def cells(attribution: Attribution) -> list[Cell]:
 
 def fragment(
     attribution: Attribution,
-    title: str,
+    heading: tuple[str, str],
     notes: Sequence[str],
     values: Sequence[Values],
     hidden: Bool[Tensor, "pos"],
     marked: Collection[int] = (),
     more: Mapping[str, Any] = {},
-    below: str = "",
+    caption: str = "",
+    predicted: Predicted | None = None,
     contract: Mapping[str, str] = {},
 ) -> str:
     """Return the tokens of an attribution, coloured by the first of the values, with the data for the script.
 
-    ``below`` is a line under the tokens, on the share of the ``hidden`` tokens. The ``contract`` is shown by a click.
+    The ``heading`` is the line above the question, and the question. The ``notes`` and the ``contract`` are shown by a
+    click, and the ``caption`` always, under the tokens.
     """
     shown, positions = cells(attribution), attribution.positions.tolist()
     data = {
         "count": len(attribution),
         "positions": None if positions == [*range(len(positions))] else positions,
-        "cells": None if len(shown) == len(attribution) else packed([len(cell.rows) for cell in shown]),
+        "cells": None if len(shown) == len(attribution) else packed([len(cell.rows) for cell in shown], "<u2"),
         "values": [
             {
                 "name": single_line(view.name),
@@ -235,19 +233,23 @@ def fragment(
         **more,
     }
     script = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    coloured = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden)
+    first, sunk = values[0].values * (torch.ones_like(hidden) if more.get("special") else ~hidden), sink(attribution)
+    most = deepest(first[~sunk] if (~sunk & ~hidden).any() else first)
     return html_from(
         "plots/view.html",
-        title=title,
+        kicker=heading[0],
+        title=heading[1],
         notes=notes,
-        lines=data.get("compare", False),
         first=values[0].name,
-        held=below,
+        signed=bool((first < 0).any()),
+        end=f"{most:.3g}",
+        caption=caption,
+        predicted=predicted,
         contract=contract,
-        blocks=[*_blocks(attribution, shown, coloured, hidden, marked)],
+        blocks=[*_blocks(attribution, shown, first / most, hidden, marked)],
         data=Markup(script.replace("<", "\\u003c")),  # no text may end the script element
-        above=BLUE,
-        below=ORANGE,
+        above=tint(BLUE),
+        below=tint(ORANGE),
     )
 
 
@@ -261,7 +263,7 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
     for name, group in groups.items():
         owner_at = {position: number for number, member in enumerate(group) for position in member.positions}
         owners = [owner_at.get(position, 0) for position in attribution.positions.tolist()]
-        found[name] = {"of": packed(owners)}
+        found[name] = {"of": packed(owners, "<u2")}
         if name == "messages":
             found[name]["roles"] = [single_line(member.role) for member in group]
     return found
@@ -270,24 +272,26 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
 def _blocks(
     attribution: Attribution,
     shown: Sequence[Cell],
-    values: Float[Tensor, "pos"],
+    depths: Float[Tensor, "pos"],
     hidden: Bool[Tensor, "pos"],
     marked: Collection[int],
 ) -> Iterator[Block]:
     """Yield the messages with their coloured cells; the template's tokens belong to the next message."""
-    first, messages = sink(attribution), attribution.messages
-    most = deepest(values[~first] if (~first & ~hidden).any() else values)
+    messages = attribution.messages
     positions, owners = attribution.positions.tolist(), [-1] * len(attribution)
     if messages is not None:
         owners = messages.owners.tolist()
         for row in reversed(range(len(owners) - 1)):
             owners[row] = owners[row] if owners[row] >= 0 else owners[row + 1]
 
+    def blank(cell: Cell) -> bool:
+        return not "".join(attribution.tokens[row] for row in cell.rows).strip()
+
     def coloured(cell: Cell) -> Cell:
-        value = float(values[cell.rows.start : cell.rows.stop].sum())
+        value = float(depths[cell.rows.start : cell.rows.stop].sum())
         evidence = any(positions[row] in marked for row in cell.rows)
-        letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]])}
-        depth = min(1.0, abs(value) / most)
+        letters = {"n": value < 0, "e": evidence, "g": bool(hidden[cell.rows[0]]), "w": blank(cell)}
+        depth = min(1.0, abs(value))
         kind = " ".join(letter for letter, holds in letters.items() if holds)
         return cell._replace(kind=kind, depth=f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
 
@@ -296,7 +300,7 @@ def _blocks(
         yield Block(role, message, [*map(coloured, group)])
 
 
-def described(result: Attribution | SpanAttribution) -> dict[str, Any]:
+def facts(result: Attribution | SpanAttribution) -> dict[str, Any]:
     """Return the question and the notes on the scores, for a JSON file that other programs read."""
     summed = result.summed
     return {
@@ -338,8 +342,8 @@ def heat(
         "plots/heat_map.html",
         title=title,
         notes=notes,
-        above=BLUE,
-        below=ORANGE,
+        above=tint(BLUE),
+        below=tint(ORANGE),
         scale={end: shade for end, shade in {most: BLUE, -most: ORANGE}.items() if (flat / end > 0).any()},
         beyond=bool((flat.abs() > most).any()),
         most=most,

@@ -1,28 +1,40 @@
 (() => {
-  const root = document.currentScript?.closest(".heta-view") ?? document.querySelector(".heta-view:not(.live)");
-  if (!root || root.classList.contains("live")) return;
-  const data = JSON.parse(root.querySelector("script[type]").textContent);
+  const root = isolate();
+  if (!root) return;
   const find = name => root.querySelector(name);
+  const data = JSON.parse(find("script[type]").textContent);
 
   // ------------------------------------------------------------------------------------------- numbers and elements
-  const floats = text => [...new Float32Array(Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer)];
-  const round = value => !value ? "0" : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(3));
+  const bytes = text => Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer;
+  const floats = text => Array.from(new Float32Array(bytes(text)));
+  const counts = text => Array.from(new Uint16Array(bytes(text)));
+  const total = values => values.reduce((sum, value) => sum + value, 0);
+  const raised = power => [...String(power)].map(letter => letter === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[letter]).join("");
+  /** A number with as many decimals as the largest in its column has room for: three digits of that one. */
+  const number = (value, most = Math.abs(value)) => {
+    if (!value || !most) return "0";
+    const power = Math.floor(Math.log10(most)), far = power < -3 || power > 5;
+    const places = far ? 2 : Math.min(4, Math.max(0, 2 - power)), shown = far ? value / 10 ** power : value, least = 10 ** -places;
+    const digits = Math.abs(shown) < least / 2 ? (shown < 0 ? `>−${least}` : `<${least}`) : shown.toFixed(places).replace("-", "−");
+    return far ? `${digits} × 10${raised(power)}` : digits;
+  };
+  /** A number alone, without zeros at its end. */
+  const round = (value, most) => number(value, most).replace(/(\.\d*?)0+(?=$| )/, "$1").replace(/\.(?=$| )/, "");
   const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
   const moved = places => places > 0 ? `↓${places}` : places < 0 ? `↑${-places}` : "=";
-  const clip = text => text.length > 60 ? `${text.slice(0, 59)}…` : text;
-  const total = values => values.reduce((sum, value) => sum + value, 0);
-  const make = (tag, text = "", attributes = {}) => {
+  const clip = (text, length = 60) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
+  const make = (tag, text = "", attributes = {}, ...children) => {
     const element = document.createElement(tag);
     element.textContent = text;
     for (const name in attributes) element.setAttribute(name, attributes[name]);
+    element.append(...children);
     return element;
   };
   const select = (label, names, chosen, change) => {
-    const list = make("select"), labelled = make("label", `${label} `);
+    const list = make("select");
     names.forEach(([value, name]) => list.append(new Option(name, value, false, value === chosen)));
     list.onchange = () => change(list.value);
-    labelled.append(list);
-    find(".bar").append(labelled);
+    find(".bar").append(make("label", label, {}, list));
     return list;
   };
 
@@ -32,55 +44,60 @@
   const positions = data.positions ?? Array.from({ length: data.count }, (_, row) => row);
   /** Chips are tokens as they are shown: one may stand for several rows of the data, which write one character. */
   const chipOf = [], rowsOf = texts.map(() => []);
-  (data.cells ? floats(data.cells) : texts.map(() => 1)).forEach((rows, chip) => {
+  (data.cells ? counts(data.cells) : texts.map(() => 1)).forEach((rows, chip) => {
     while (rows--) rowsOf[chip].push(chipOf.push(chip) - 1);
   });
   const views = data.values.map(view => ({ ...view, values: floats(view.values), errors: view.errors && floats(view.errors) }));
   const units = { tokens: chipOf };
-  for (const name in data.units) units[name] = floats(data.units[name].of);
+  for (const name in data.units) units[name] = counts(data.units[name].of);
   const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
   const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
-  const state = { view: data.compare ? "all" : 0, unit: "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
+  /** What is shown: ``current`` is the chip that is pointed at, ``pick`` the chip whose targets or sources are. */
+  const state = {
+    view: data.compare ? "all" : 0, unit: "tokens", current: null, pinned: false, pick: null, feeds: false, other: null,
+    sorted: null, down: true, all: false, results: [], beside: [], members: [],
+  };
 
   /** Of a span: for every target the scores of what came before it. */
   const unpacked = packed => {
     const values = floats(packed), rows = new Map();
     let from = 0;
-    for (const target of data.matrix.targets) {
-      const row = values.slice(from, from += target);
-      rows.set(target, chipOf.map((_, place) => row[place] ?? 0));
-    }
+    for (const target of data.matrix.targets) rows.set(target, values.slice(from, from += target));
     return rows;
   };
   const once = (known, name, packed) => known[name] ??= unpacked(packed);
-  const matrix = data.matrix ? unpacked(data.matrix.scores) : new Map(), parts = {}, errorsOf = {};
+  const matrix = data.matrix ? unpacked(data.matrix.scores) : new Map(), parts = {}, errorsOf = {}, targets = [...matrix.keys()];
   const part = name => once(parts, name, data.matrix.parts[name]);
   const targetsOf = chip => rowsOf[chip].filter(row => matrix.has(row));
   const isPart = view => Object.hasOwn(data.matrix?.parts ?? {}, view.name);
   /** Of the picked token, what a view shows: the scores, or the part of them that it is of. */
   const picked = view => {
-    const rows = rowsOf[state.pick], quoted = `“${texts[state.pick]}”`, of = isPart(view) ? part(view.name) : matrix, name = isPart(view) ? view.name : "scores";
+    const rows = rowsOf[state.pick], quoted = `“${texts[state.pick].trim()}”`, of = isPart(view) ? part(view.name) : matrix, name = isPart(view) ? view.name : "scores";
     const { what } = isPart(view) ? view : {};
     if (state.feeds) return { what, name: `influence of ${quoted}${isPart(view) ? `, ${name}` : ""}`, values: chipOf.map((_, at) => total(rows.map(row => of.get(at)?.[row] ?? 0))) };
-    const targets = targetsOf(state.pick), errors = targets.length === 1 && of === matrix && data.matrix.errors ? once(errorsOf, "scores", data.matrix.errors).get(targets[0]) : null;
-    return { what, errors, name: `${name} for ${quoted}`, values: chipOf.map((_, at) => total(targets.map(target => of.get(target)[at]))) };
+    const own = targetsOf(state.pick), errors = own.length === 1 && of === matrix && data.matrix.errors ? once(errorsOf, "scores", data.matrix.errors).get(own[0]) : null;
+    return { what, errors, name: `${name} for ${quoted}`, values: chipOf.map((_, at) => total(own.map(target => of.get(target)[at] ?? 0))) };
   };
   const shown = () => state.view === "all" ? views : [state.pick === null ? views[state.view] : picked(views[state.view])];
-  /** What is not shown, but said beside it. */
+  /** What is not in the colours, but said beside them. */
   const others = () => {
     const own = views[state.view];
-    if (state.view === "all" || state.pick === null) return views.filter(view => view !== own);
+    if (state.view === "all") return [];
+    if (state.pick === null) return views.filter(view => view !== own);
     const scores = views.find(view => !isPart(view));
     return [scores, ...views.filter(isPart)].filter(view => isPart(own) ? view !== own : isPart(view)).map(picked);
   };
   const hidden = row => [...hiddenKinds].some(kind => kinds[kind].has(row));
+  const chipsOf = unit => [...new Set(state.members[unit].map(row => chipOf[row]))];
+  const unitText = unit => chipsOf(unit).map(chip => texts[chip]).join("");
   const unitName = unit => {
-    const chips = new Set(chipOf.filter((_, row) => units[state.unit][row] === unit));
-    const text = [...chips].map(chip => texts[chip]).join(""), role = data.units[state.unit]?.roles?.[unit];
+    const text = unitText(unit), role = data.units[state.unit]?.roles?.[unit];
     if (role) return role === "template" ? "template" : clip(`${role}: ${text.trim()}`);
     if (state.unit === "tokens") return `“${clip(text)}”${rowsOf[unit].includes(data.last) ? " (last)" : ""}`;
     return `“${clip(text.trim())}”`;
   };
+  /** The same to read in a sentence: without spaces inside the quotes. */
+  const bareName = unit => unitName(unit).replace(/^“ +(?=.)/, "“").replace(" (last)", "");
 
   const height = data.by_size ? Math.abs : number => number;
   /** Where colour is deepest: twice the second largest size, so that one outlier does not bleach the rest. */
@@ -92,8 +109,7 @@
   const sinkOf = values => data.first.find(row => Math.abs(values[row]) > total(values.map(Math.abs)) / 4);
   /** A view added up over tokens, words, sentences or messages; what is hidden has no rank, and no part in the scale. */
   const summed = view => {
-    const of = units[state.unit], length = 1 + of.reduce((most, unit) => Math.max(most, unit), 0);
-    const [sums, sizes, visible] = [0, 0, false].map(empty => Array(length).fill(empty));
+    const of = units[state.unit], [sums, sizes, visible] = [0, 0, false].map(empty => Array(state.members.length).fill(empty));
     const whole = total(view.values.map(Math.abs)) || 1;
     let hiddenSize = 0;
     view.values.forEach((value, row) => {
@@ -106,24 +122,30 @@
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
     const share = unit => sizes[unit] / whole, first = of[sinkOf(view.values)];
     const scaled = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? order.filter(unit => unit !== first) : order;
-    return { view, sums, order, scaled, ranks, share, deepest: deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
+    const most = Math.max(...order.map(unit => Math.abs(sums[unit])), 0), signed = order.some(unit => sums[unit] < 0);
+    return { view, sums, order, scaled, ranks, share, most, signed, deepest: deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
   };
-  const error = (view, unit) => {
-    const [row, second] = state.unit === "tokens" ? rowsOf[unit] : [];
-    return view.errors && second === undefined && view.errors[row] >= 0 ? ` ± ${round(view.errors[row])}` : "";
+  const errorOf = (result, unit) => {
+    const [row, second] = state.unit === "tokens" ? state.members[unit] : [];
+    return result.view.errors && second === undefined && result.view.errors[row] >= 0 ? result.view.errors[row] : null;
   };
+  const withError = (result, unit, write = number) => {
+    const error = errorOf(result, unit);
+    return write(result.sums[unit], result.most) + (error === null ? "" : ` ± ${write(error, result.most)}`);
+  };
+  const bySize = result => [...result.order].sort((a, b) => Math.abs(result.sums[b]) - Math.abs(result.sums[a]));
 
   // ------------------------------------------------------------------------------------------------------ the tokens
   let strips = [];
   const rebuild = () => {
     strips.forEach(strip => strip.remove());
-    strips = shown().map(view => {
-      const element = original.cloneNode(true), strip = make("div");
-      if (state.view === "all") strip.append(make("div", view.name, { class: "name" }));
+    strips = shown().map(() => {
+      const element = original.cloneNode(true), strip = make("div", "", { class: "lane" });
+      if (state.view === "all") strip.append(make("div", "", { class: "name" }));
       element.tabIndex = 0;
       strip.append(element);
-      (find(".held") ?? find(".tip")).before(strip);
       strip.chips = [...element.querySelectorAll("b")];
+      strip.quiet = quietChips(strip.chips);
       const chip = event => strip.chips.indexOf(event.target.closest("b"));
       element.onmouseover = event => state.pinned || point(chip(event));
       element.onmouseleave = () => state.pinned || point(-1);
@@ -132,16 +154,47 @@
       return strip;
     });
     original.remove();
+    find(".text").prepend(...strips);
+  };
+  /** For each run of hidden tokens a small chip, which says what they hold; in a chat, beside the message's role. */
+  const quietChips = chips => {
+    const found = [];
+    chips.forEach((chip, at) => {
+      if (!chip.matches(".g")) return;
+      if (at && found.length && chips[at - 1].matches(".g") && chips[at - 1].parentElement === chip.parentElement) return found[found.length - 1].own.push(at);
+      const element = make("span", "", { class: "quiet" }), role = chip.parentElement.previousElementSibling;
+      element.onclick = () => show(data.hidden_name);
+      if (role && chip === chip.parentElement.querySelector("b")) role.append(element);
+      else chip.before(element);
+      found.push({ element, own: [at] });
+    });
+    return found;
+  };
+  const paintQuiet = ({ element, own }, { view }) => {
+    const rows = own.flatMap(chip => rowsOf[chip]), whole = total(view.values.map(Math.abs)) || 1;
+    const written = own.map(chip => texts[chip]).join(""), name = own.length === 1 ? texts[own[0]].trim() : data.hidden_name.replace("the chat ", "");
+    element.hidden = !hidden(rows[0]);
+    element.classList.toggle("last", rows.includes(data.last));
+    element.replaceChildren(clip(name, 24), make("small", percent(total(rows.map(row => Math.abs(view.values[row]))) / whole)));
+    element.title = `${own.length === 1 ? "" : `${own.length} tokens, `}${written}: hidden, click to show`;
   };
   const refresh = () => {
-    const results = shown().map(summed);
-    if (strips.length !== results.length) rebuild();
-    results.forEach((result, at) => {
-      paint(strips[at], result);
-      strips[at].querySelectorAll(".role").forEach(head => share(head, result));
+    state.members = [];
+    units[state.unit].forEach((unit, row) => (state.members[unit] ??= []).push(row));
+    state.members = Array.from(state.members, rows => rows ?? []);
+    state.results = shown().map(summed);
+    state.beside = others().map(summed);
+    if (strips.length !== state.results.length) rebuild();
+    strips.forEach((strip, at) => {
+      const result = state.results[at], name = strip.querySelector(".name");
+      paint(strip, result);
+      strip.quiet.forEach(quiet => paintQuiet(quiet, result));
+      strip.querySelectorAll(".role").forEach(head => share(head, result));
+      name?.replaceChildren(make("strong", result.view.name), make("span", [`deepest at ${round(result.deepest)}`, ...beyond(result)].join(" · ")));
     });
-    find(".scales").replaceChildren(...results.map(scale));
-    table(results);
+    find(".scales").replaceChildren(...legend());
+    table();
+    marked = null;
     mark();
   };
   const paint = (strip, result) => strip.chips.forEach((chip, place) => {
@@ -151,31 +204,37 @@
     chip.classList.toggle("off", off);
     chip.classList.toggle("t", targetsOf(place).length > 0);
     chip.classList.toggle("pick", state.pick === place);
+    chip.classList.toggle("last", rowsOf[place].includes(data.last));
     for (let end = chip.nextSibling; end?.nodeName === "BR"; end = end.nextSibling) end.hidden = off && chip.classList.contains("g");
   });
   /** Of a message: how much its tokens hold, of all tokens in percent, and of those that are shown as a bar. */
   const share = (head, result) => {
-    const [, bar, text] = head.children, { values } = result.view, own = values.filter((_, row) => units.messages[row] === +head.dataset.message);
-    const part = total(own.map(Math.abs)) / (total(values.map(Math.abs)) || 1);
-    bar.style.setProperty("--w", part / (1 - result.hidden || 1));
+    const [, bar, text] = head.children, { values } = result.view;
+    const own = values.filter((_, row) => units.messages[row] === +head.parentElement.dataset.message);
+    const held = total(own.map(Math.abs)) / (total(values.map(Math.abs)) || 1);
+    bar.style.setProperty("--w", held / (1 - result.hidden || 1));
     bar.classList.toggle("n", total(own) < 0);
-    text.textContent = percent(part);
+    text.textContent = percent(held);
   };
-  const scale = result => {
-    const { view, sums, order, scaled } = result, lowest = order.some(unit => sums[unit] < 0), highest = !lowest || order.some(unit => sums[unit] > 0);
-    const ramp = make("span", "", { class: "ramp" }), line = make("div", `${view.name} ${lowest ? `−${round(result.deepest)}` : "0"}`, { class: "scale" });
-    const colours = [...(lowest ? ["rgb(var(--neg) / .8)"] : []), "transparent", ...(highest ? ["rgb(var(--pos) / .8)"] : [])];
-    ramp.style.background = `linear-gradient(90deg, ${colours.join(",")})`;
-    const beyond = scaled.filter(unit => Math.abs(sums[unit]) > result.deepest * 1.0001);
-    const clipped = beyond.map(unit => `${unitName(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
-    const notes = [view.what, ...clipped, hiddenKinds.has("first token") && `hidden: ${percent(result.hidden)}`].filter(Boolean);
-    line.append(ramp, make("span", highest ? round(result.deepest) : "0"), make("span", notes.join(" · ")));
-    return line;
+  const beyond = result => result.scaled.filter(unit => Math.abs(result.sums[unit]) > result.deepest * 1.0001).map(unit =>
+    `${bareName(unit)} is ${round(result.sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
+  /** One scale: of all strips, if several are shown, each with a deepest colour of its own. */
+  const legend = () => {
+    const [first] = state.results, several = state.results.length > 1, signed = state.results.some(result => result.signed);
+    const against = !several && signed && !first.order.some(unit => first.sums[unit] > 0);
+    const end = round(first.deepest), ramp = make("span", "", { class: `ramp${against ? " against" : signed ? " both" : ""}` });
+    const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
+    const [low, high] = several ? [signed ? "against" : "0", signed ? "for" : "deepest"] : [signed ? `against −${end}` : "0", against ? "0" : `${end}${signed ? " for" : ""}`];
+    line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
+    const notes = several ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"] : [first.view.what, ...beyond(first), hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
+    if (notes.length) line.append(make("small", notes.join(" · ")));
+    return [line];
   };
 
   // ----------------------------------------------------------------------------------------------- pointing, pinning
-  const point = chip => {
+  const point = (chip, other = null) => {
     state.current = chip < 0 ? null : chip;
+    state.other = other;
     mark();
   };
   const pin = chip => {
@@ -209,24 +268,96 @@
     event.preventDefault();
     chips[state.current]?.scrollIntoView({ block: "nearest" });
   };
+  let marked = null, map = null;
   const mark = () => {
-    const of = units[state.unit], unit = state.current === null ? null : of[rowsOf[state.current][0]];
-    strips.forEach(strip => strip.chips.forEach((chip, place) => chip.classList.toggle("now", of[rowsOf[place][0]] === unit)));
+    const unit = state.current === null ? null : units[state.unit][rowsOf[state.current][0]];
+    if (unit !== marked) {
+      const [before, now] = [marked, unit].map(own => own === null || !state.members[own] ? [] : chipsOf(own));
+      strips.forEach(({ chips }) => {
+        before.forEach(chip => chips[chip].classList.remove("now"));
+        if (marked === null) chips.forEach(chip => chip.classList.remove("now"));
+        now.forEach(chip => chips[chip].classList.add("now"));
+      });
+      marked = unit;
+    }
+    strips.forEach(({ chips }) => {
+      chips.forEach(chip => chip.matches(".to-here") && chip.classList.remove("to-here"));
+      if (state.other !== null) chips[state.other].classList.add("to-here");
+    });
+    const [row, source] = [state.other ?? state.current, state.current].map(chip => chip === null ? -1 : rowsOf[chip][0]);
+    map?.show(targets.indexOf(row), map.sources.indexOf(source));
     find(".tip").textContent = unit === null ? data.hint : described(unit);
+    find(".card").classList.toggle("on", unit !== null);
+    find(".card").replaceChildren(...(unit === null ? overview() : details(unit)));
   };
+  const place = unit => {
+    const rows = state.members[unit], [first] = rows, last = rows[rows.length - 1];
+    return last > first ? `positions ${positions[first]}–${positions[last]}` : `position ${positions[first]}`;
+  };
+  const tags = unit => {
+    const rows = state.members[unit], target = state.unit === "tokens" ? targets.indexOf(rows[0]) : -1;
+    const likely = target >= 0 && data.matrix.likely ? floats(data.matrix.likely)[target] : NaN;
+    return [
+      likely <= 0 && `predicted with ${percent(Math.exp(likely))}`,
+      rows.includes(data.last) && "the prediction is read here",
+      rows.some(row => evidence.has(row)) && "evidence", rows.every(hidden) && "hidden",
+    ].filter(Boolean);
+  };
+  /** A token in a line, for a screen reader. */
   const described = unit => {
-    const rows = chipOf.map((_, row) => row).filter(row => units[state.unit][row] === unit), [first] = rows, last = rows[rows.length - 1];
-    const place = last > first ? `positions ${positions[first]}–${positions[last]}` : `position ${positions[first]}`;
-    const numbers = (state.pick === null ? views : [views[0], ...shown(), ...others()]).map(summed).map(result =>
-      `${result.view.name} ${round(result.sums[unit])}${error(result.view, unit)} (${percent(result.share(unit))}, rank ${result.ranks[unit] ?? "–"})`);
-    const more = [rows.some(row => evidence.has(row)) && "evidence", rows.every(hidden) && "hidden"];
-    return [unitName(unit), place, ...numbers, ...more].filter(Boolean).join(" · ");
+    const numbers = [...state.results, ...state.beside].map(result =>
+      `${result.view.name} ${withError(result, unit, round)} (${percent(result.share(unit))}, rank ${result.ranks[unit] ?? "–"})`);
+    return [unitName(unit), place(unit), ...numbers, ...tags(unit)].join(" · ");
+  };
+
+  // -------------------------------------------------------------------------------------------------------- the card
+  /** A bar from 0 that is full at ``end``, with a line for the standard error; of values with signs, 0 is in the middle. */
+  const track = (value, end, signed, error = null) => {
+    const at = value => 100 * Math.min(1, Math.max(0, (signed ? .5 + value / end / 2 : value / end) || 0)), zero = signed ? 50 : 0;
+    const span = (tag, from, to) => make(tag, "", { style: `left:${Math.min(from, to)}%;width:${Math.abs(to - from)}%`, ...(value < 0 ? { class: "n" } : {}) });
+    const bar = make("span", "", { class: "track", "aria-hidden": "true" }, span("i", zero, at(value)));
+    if (error) bar.append(span("u", at(value - error), at(value + error)));
+    return bar;
+  };
+  /** The end of a result's bars: its largest value with the error. */
+  const reach = result => result.reach ??= Math.max(0, ...result.order.map(unit => Math.abs(result.sums[unit]) + (errorOf(result, unit) ?? 0)));
+  const trackOf = (result, unit) => track(result.sums[unit], Math.max(reach(result), Math.abs(result.sums[unit])) || 1, result.signed, errorOf(result, unit));
+  const line = (name, result, unit, text) => make("div", "", {}, make("span", name), trackOf(result, unit), make("span", text));
+  const overview = () => {
+    if (data.compare) return agreement();
+    const [result] = state.results, order = bySize(result).filter((unit, at) => at < 6 && (!at || result.share(unit) >= .005));
+    const rows = make("div", "", { class: "rows" });
+    order.forEach(unit => {
+      const row = line(bareName(unit).replace(/^“(.*)”$/, "$1"), result, unit, percent(result.share(unit)));
+      row.className = "pointed";
+      row.onmouseover = () => state.pinned || point(chipsOf(unit)[0]);
+      row.onclick = () => pin(chipsOf(unit)[0]);
+      rows.append(row);
+    });
+    return [make("h3", `Highest of ${result.order.length} ${state.unit}: ${result.view.name}`), rows, make("p", data.hint, { class: "hint" })];
+  };
+  const agreement = () => {
+    const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });
+    const said = `is the mean rank correlation of the ${data.by_size ? "sizes of the scores" : "scores"}, over tokens that are not special: 1 for the same order, 0 for unrelated orders, −1 for the reverse.`;
+    if (value === null) return [make("h3", "Agreement"), make("p", "is not known: a method gives all tokens one score."), make("p", data.hint, { class: "hint" })];
+    if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, make("span", `${one}, ${other}`), track(own, 1, false), make("span", own.toFixed(2).replace("-", "−")))));
+    return [make("h3", "Agreement"), make("div", value.toFixed(2).replace("-", "−"), { class: "large" }), make("p", said), rows, make("p", data.hint, { class: "hint" })];
+  };
+  const details = unit => {
+    const [first] = state.results, close = make("button", "unpin", { type: "button" }), rows = make("div", "", { class: "rows" }), rank = first.ranks[unit];
+    close.onclick = () => { release(); find(".strip").focus(); };
+    [...state.results, ...state.beside].forEach(result => rows.append(line(result.view.name, result, unit, data.compare ? `${number(result.sums[unit], result.most)} · rank ${result.ranks[unit] ?? "–"}` : withError(result, unit))));
+    const facts = [place(unit), rank && !data.compare && `rank ${rank} of ${first.order.length}`, !data.compare && percent(first.share(unit))].filter(Boolean);
+    const told = make("div", "", { class: "tags" }, ...tags(unit).map(tag => make("span", tag)));
+    const head = [...(state.pinned ? [close] : []), make("h3", clip(bareName(unit), 90), { class: "token" })];
+    if (state.pick !== null && state.current === state.pick) return [...head, told, ...overview()];
+    return [...head, make("p", facts.join(" · ")), rows, told];
   };
 
   // ------------------------------------------------------------------------------------------------------- the table
   /** Each with a title, the number to sort by, what a cell says, and of a share the result, for its bar. */
   const columns = results => {
-    const [first] = results, place = unit => positions[units[state.unit].indexOf(unit)];
+    const [first] = results, place = unit => positions[state.members[unit][0]];
     const ranks = result => unit => result.ranks[unit];
     const share = (title, result) => ({ title, number: result.share, text: unit => percent(result.share(unit)), bar: result });
     const basic = [
@@ -238,76 +369,84 @@
       title: `rank (change from ${first.view.name})`, number: ranks(result),
       text: unit => `${result.ranks[unit]} (${moved(result.ranks[unit] - first.ranks[unit])})`,
     });
-    const values = result => ({ title: result.view.name, number: unit => result.sums[unit], text: unit => round(result.sums[unit]) + error(result.view, unit) });
+    const values = result => ({ title: result.view.name, number: unit => result.sums[unit], text: unit => withError(result, unit) });
     if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share(`${result.view.name}, share`, result), ...(at ? [difference(result)] : [])])];
-    return [...basic, share("share", first), ...[first, ...others().map(summed)].map(values)];
+    return [...basic, share("share", first), ...[first, ...state.beside].map(values)];
   };
-  const table = results => {
-    const heads = columns(results), element = make("table"), line = element.createTHead().insertRow(), body = element.createTBody(), [first] = results;
+  const ROWS = 10;
+  const table = () => {
+    const [first] = state.results, heads = columns(state.results), body = make("tbody"), line = make("tr");
+    const sorted = state.sorted ?? heads.findIndex(({ bar }) => bar);
     heads.forEach(({ title }, at) => {
-      const own = at === state.sorted, button = make("button", title + (own ? (state.down ? " ▾" : " ▴") : ""), { type: "button" });
-      const cell = make("th", "", { scope: "col", "aria-sort": own ? (state.down ? "descending" : "ascending") : "none" });
+      const own = at === sorted, button = make("button", title + (own ? (state.down ? " ▾" : " ▴") : ""), { type: "button" });
       button.onclick = () => {
         state.down = own ? !state.down : at > 2;
         state.sorted = at;
-        table(results);
+        table();
         find(`th:nth-child(${at + 1}) button`).focus();
       };
-      cell.append(button);
-      line.append(cell);
+      line.append(make("th", "", { scope: "col", "aria-sort": own ? (state.down ? "descending" : "ascending") : "none" }, button));
     });
-    const order = [...first.order], number = heads[state.sorted]?.number;
-    if (number) order.sort((a, b) => (number(a) - number(b)) * (state.down ? -1 : 1));
-    else if (order.some(unit => first.sums[unit] < 0)) order.sort((a, b) => Math.abs(first.sums[b]) - Math.abs(first.sums[a]));
-    order.slice(0, state.all ? order.length : 20).forEach(unit => {
-      const row = body.insertRow();
-      heads.forEach(({ number, text, bar }) => {
-        const cell = row.insertCell();
-        cell.append(text(unit));
-        if (bar) cell.style.background = `linear-gradient(90deg, rgb(var(${bar.sums[unit] < 0 ? "--neg" : "--pos"}) / .25) ${100 * number(unit)}%, transparent 0)`;
-      });
+    const order = [...first.order].sort((a, b) => (heads[sorted].number(a) - heads[sorted].number(b)) * (state.down ? -1 : 1) || a - b);
+    // What holds nearly nothing waits too, until all rows are asked for.
+    const some = order.filter((unit, at) => at < 3 || state.sorted !== null || first.share(unit) >= .001 || data.compare).slice(0, ROWS);
+    const shareBar = ({ sums, share, order, signed }, unit) => track(Math.sign(sums[unit]) * share(unit), Math.max(...order.map(share)), signed);
+    (state.all ? order : some).forEach(unit => {
+      const row = make("tr");
+      heads.forEach(({ text, bar }) => row.append(make("td", "", {}, ...(bar ? [shareBar(bar, unit)] : []), make("span", text(unit)))));
+      body.append(row);
     });
-    const more = make("button", state.all ? "show the first 20" : `show all ${order.length}`, { type: "button" });
-    more.onclick = () => { state.all = !state.all; table(results); };
-    find(".more").replaceChildren(element, ...(order.length > 20 ? [more] : []));
+    const rest = order.filter(unit => !some.includes(unit)), more = make("button", state.all ? `show ${some.length}` : `show all ${order.length}`, { type: "button" });
+    more.onclick = () => { state.all = !state.all; table(); };
+    const told = make("p", state.all ? "" : `${rest.length} more ${state.unit} hold ${percent(total(rest.map(first.share)))} of ${first.view.name} together.`, {}, more);
+    find(".more summary").textContent = `Table of ${order.length} ${state.unit}`;
+    find(".sheet").replaceChildren(make("table", "", {}, make("thead", "", {}, line), body), ...(rest.length ? [told] : []));
   };
 
   // ---------------------------------------------------------------------------------------------------- the switches
   const change = changes => value => {
-    Object.assign(state, { sorted: -1, pick: null, pinned: false, current: null }, changes(value));
+    Object.assign(state, { sorted: null, down: true, pick: null, pinned: false, current: null, other: null }, changes(value));
     refresh();
   };
   const viewNames = [...views.map((view, at) => [String(at), view.name]), ["all", "all, one below another"]];
-  const viewList = views.length > 1 && select("colour by", viewNames, String(state.view), change(value => ({ view: value === "all" ? value : +value })));
-  if (Object.keys(units).length > 1) select("by", Object.keys(units).map(unit => [unit, unit]), state.unit, change(unit => ({ unit })));
-  if (matrix.size) select("click a token for", [["", "the sources of a target"], ["feeds", "the targets of a source"]], "", change(value => ({ feeds: value === "feeds" })));
+  const viewList = views.length > 1 && select("Colour by", viewNames, String(state.view), change(value => ({ view: value === "all" ? value : +value })));
+  if (Object.keys(units).length > 1) select("Add up", Object.keys(units).map(unit => [unit, unit]), state.unit, change(unit => ({ unit })));
+  if (matrix.size) select("Click for", [["", "the sources of a target"], ["feeds", "the targets of a source"]], "", change(value => ({ feeds: value === "feeds" })));
   let drawMatrix = () => {};
+  const show = kind => root.querySelectorAll("input").forEach(box => {
+    if (box.dataset.kind !== kind) return;
+    box.checked = false;
+    box.onchange();
+  });
   for (const kind in kinds) {
-    const rows = [...kinds[kind]].join(), label = make("label"), box = make("input", "", { type: "checkbox" });
-    if (!rows) continue;
+    const box = make("input", "", { type: "checkbox", "data-kind": kind });
+    if (!kinds[kind].size) continue;
     box.checked = hiddenKinds.has(kind);
     box.onchange = () => { hiddenKinds[box.checked ? "add" : "delete"](kind); refresh(); drawMatrix(); };
-    label.append(box, ` hide ${kind}`);
-    find(".bar").append(label);
+    find(".bar").append(make("label", "", {}, box, `Hide ${kind}`));
   }
-
-  const [red, green, blue] = getComputedStyle(root).color.match(/[\d.]+/g).map(Number);
-  root.classList.toggle("dark", .2126 * red + .7152 * green + .0722 * blue > 128);
-  root.classList.add("live");
   refresh();
+
+  // ------------------------------------------------------------------------------------------------------ the matrix
   if (matrix.size > 1) {
-    const targets = [...matrix.keys()], text = row => texts[chipOf[row]];
-    find(".more").before(make("div", "targets by sources; the deepest colour of each row is its largest score, or twice the second", { class: "name" }), make("div", "", { class: "heat" }));
+    const box = make("div", "", { class: "heat", tabindex: "0", role: "application", "aria-label": "Targets in rows, sources in columns; arrow keys move, Enter shows a target's sources" });
+    find(".link").append(make("h3", "Targets by sources"), make("p", "Each row is a target, in colours of its own scale. Point at a cell to find both tokens in the text, and click for the target’s sources."), box);
     drawMatrix = () => {
-      const sources = chipOf.slice(0, -1).map((_, row) => row).filter(row => !hidden(row)), value = (row, column) => matrix.get(targets[row])[sources[column]];
+      const text = row => texts[chipOf[row]].trim() || texts[chipOf[row]];
+      const sources = chipOf.slice(0, -1).map((_, row) => row).filter(row => !hidden(row)), value = (row, column) => matrix.get(targets[row])[sources[column]] ?? 0;
       const limits = targets.map(target => {
         const values = matrix.get(target), sink = sinkOf(values);
-        return deepest(sources.filter(row => row !== sink).map(row => values[row]));
+        return deepest(sources.filter(row => row < target && row !== sink).map(row => values[row]));
       });
-      const box = make("div", "", { class: "heat", role: "img", "aria-label": "targets in rows, sources in columns" });
-      const say = (row, column) => { find(".tip").textContent = `target “${text(targets[row])}”, source “${text(sources[column])}” at ${positions[sources[column]]}: ${round(value(row, column))}`; };
-      find(".heat").replaceWith(box);
-      heat(box, { rows: targets.map(text), columns: sources.map(text), value, deepest: row => limits[row], point: say, pick: row => pin(chipOf[targets[row]]) });
+      const say = (row, column) => {
+        if (state.pinned) return;
+        point(chipOf[sources[column]], chipOf[targets[row]]);
+        const told = `target “${texts[chipOf[targets[row]]]}”, source “${texts[chipOf[sources[column]]]}” at ${positions[sources[column]]}: ${round(value(row, column))}`;
+        find(".tip").textContent = told;
+        find(".card").append(make("p", told));
+      };
+      const mark = heat(box, { rows: targets.map(text), columns: sources.map(text), value, deepest: row => limits[row], point: say, leave: () => state.pinned || point(-1), pick: row => pin(chipOf[targets[row]]), release });
+      map = { show: mark, sources };
     };
     drawMatrix();
   }

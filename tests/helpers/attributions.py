@@ -46,7 +46,9 @@ def uncertain(**changes: Any) -> Attribution:
     """With parts, and standard errors of some."""
     errors = {"scores": double(range(6)) / 10, "curvature": double(range(6)), "information": None}
     parts = {"curvature": double(SCORES) * 2, "information": double(SCORES) * 3}
+    candidates = ((" down", -0.25), (" up", -1.75))
     diagnostics = {"standard_errors": errors, "probes": 3, "sink_mass": 0.47, "balanced": double(SCORES) / 7}
+    diagnostics["candidates"] = candidates
     return attribution(parts=parts, **{"diagnostics": Diagnostics.of(diagnostics), **changes})
 
 

@@ -28,11 +28,15 @@ window.addEventListener("error", event => errors.push(String(event.message)));
 console.error = (...said) => { errors.push(said.join(" ")); complain(...said); };
 </script>"""
 TOOLS = """
-const $ = name => document.querySelector(name), $$ = name => [...document.querySelectorAll(name)];
-const chips = () => $$(".strip b"), tip = () => $(".tip").textContent;
+const hosts = () => [...document.querySelectorAll(".heta-lens")];
+const roots = () => [document, ...hosts().flatMap(host => host.shadowRoot ?? [])];
+const $$ = name => roots().flatMap(root => [...root.querySelectorAll(name)]), $ = name => $$(name)[0] ?? null;
+const focused = ({ activeElement: own } = document) => own.shadowRoot ? focused(own.shadowRoot) : own;
+const chips = () => $$(".strip b"), tip = () => $(".tip").textContent, card = () => $(".card").textContent;
 const point = element => element.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
 const choose = (at, value) => { const list = $$(".bar select")[at]; list.value = value; list.onchange(); };
-const press = (key, more = {}) => document.activeElement.dispatchEvent(
+const tick = (at, on) => { const box = $$(".bar input")[at]; box.checked = on; box.onchange(); };
+const press = (key, more = {}) => focused().dispatchEvent(
   new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
 const depth = chip => +getComputedStyle(chip).getPropertyValue("--a");
 const channels = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -57,12 +61,11 @@ const paper = () => {
 const background = element => {
   if (!element) return paper();
   const own = channels(getComputedStyle(element).backgroundColor);
-  return own[3] === undefined ? own : over(own, background(element.parentElement));
+  return own[3] === undefined ? own : over(own, background(element.parentElement ?? element.getRootNode().host));
 };
 const legibility = element => {
-  const before = channels(getComputedStyle(element, "::before").backgroundColor || "rgba(0,0,0,0)");
-  const under = background(element), painted = element.matches(".strip b") ? over(before, under) : under;
-  return contrast(over(channels(getComputedStyle(element).color), painted), painted);
+  const under = background(element);
+  return contrast(over(channels(getComputedStyle(element).color), under), under);
 };
 """
 
@@ -101,7 +104,9 @@ CHIP = re.compile(r'<b(?: class="([^"]*)")?(?: style="--a:([^"]*)")?>(.*?)</b>',
 def strip(view: View) -> str:
     """The part of a page that has the tokens."""
     (inner,) = re.findall(
-        r'<div class="strip"[^>]*>(.*?)</div>\n(?:<p class="held">.*?</p>\n)?<div class="tip"', view.fragment, re.DOTALL
+        r'<div class="strip"[^>]*>(.*?)</div>\n(?:<p class="caption">.*?</p>\n)?</div>\n<aside',
+        view.fragment,
+        re.DOTALL,
     )
     return inner
 
@@ -121,8 +126,8 @@ def evidence(view: View) -> list[str]:
 
 
 def text(view: View) -> str:
-    """All that is written between and on the tokens, without the roles of a chat."""
-    plain = re.sub(r'<div class="role".*?</div>', "", strip(view), flags=re.DOTALL)
+    """All that is written between and on the tokens, without the roles of a chat and the prediction at the end."""
+    plain = re.sub(r'<div class="role".*?</div>|<span class="end">.*', "", strip(view), flags=re.DOTALL)
     return unescape(re.sub(r"<[^>]*>", "", plain))
 
 

@@ -16,10 +16,12 @@ from matplotlib.text import Text
 
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.coloured_text import (
     WIDTH,
     ColouredText,
     escaped,
+    laid_out,
     latex,
     token_figure,
 )
@@ -74,8 +76,26 @@ def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> Non
     shown = make()
     written = texts(token_figure(shown))
     assert drawable(shown.title) in written
-    whole = "".join(written)
-    assert "".join(map(drawable, shown.tokens)) in whole
+    assert "".join(drawable(token.lstrip(" ") or token) for token in shown.tokens) in "".join(written)
+
+
+def test_the_prediction_stands_at_the_end_with_its_probability() -> None:
+    likely = attribution(diagnostics=Diagnostics.of({"target_log_prob": -0.5, "target_rank": 1}))
+    assert "→ down 60.7%" in texts(token_figure(likely)) and "→ down" in texts(token_figure(attribution()))
+    assert r"\ensuremath{\rightarrow}\ down\ 60.7\%" in latex(likely)
+    assert not any("→" in text for text in texts(token_figure(span()))), "a span's own tokens are there"
+
+
+@pytest.mark.usefixtures("looking")
+def test_the_space_before_a_token_has_no_colour() -> None:
+    narrow, wide = ([*laid_out(tokens)] for tokens in (("a", "b"), ("a", "  b")))
+    assert [piece.text for piece in wide] == ["a", "b"] and wide[1].width == pytest.approx(narrow[1].width, abs=0.5)
+    assert wide[1].left > narrow[1].left + 5
+    assert {piece.left for piece in laid_out([" word"] * 100) if piece.text == "word"} >= {0.0}, (
+        "nor has a line's start"
+    )
+    (colour, text), _ = boxes(latex(attribution(["\n", "  b"], [1.0, 2.0])))[::-1]
+    assert text == "b" and colour != "255,255,255"
 
 
 def test_nothing_is_read_as_mathematics_or_leaks_into_pyplot() -> None:
@@ -178,8 +198,8 @@ def span_with_line_end() -> SpanAttribution:
 
 
 def boxes(text: str) -> list[tuple[str, str]]:
-    """The colour and the contents of every token's box, in the lines that have them."""
-    start = r"^(?:\\hetaspace|\\hetainside)?"
+    """The colour and the contents of every token's box, in the lines that have them, without the space before it."""
+    start = r"^(?:\\hetaspace|\\hetainside)?(?:\\ )*"
     return re.findall(start + r"\\hetatoken\{([\d,]+)\}\{(.*)\}(?:%|\\newline|\\par.*)$", text, re.MULTILINE)
 
 
@@ -192,7 +212,9 @@ def test_every_ascii_character_is_escaped() -> None:
 def test_every_token_has_its_colour_and_its_text() -> None:
     shown = hostile_in_latex()
     found = boxes(latex(shown))
-    assert "".join(read(text) for _, text in found) == "".join(HOSTILE_LATEX).replace("\u202e", "<U+202E>")
+    bare = [token.lstrip(" ") or token for token in HOSTILE_LATEX]
+    assert "".join(read(text) for _, text in found) == "".join(bare).replace("\u202e", "<U+202E>")
+    assert r"\hetaspace\ \hetatoken" in latex(shown)
     plain = attribution()
     assert [colour for colour, _ in boxes(latex(plain))] == [
         f"{shade.red},{shade.green},{shade.blue}" for shade in ColouredText.of(plain).tints

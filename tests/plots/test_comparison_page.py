@@ -8,7 +8,7 @@ import torch
 
 import heta_lens
 from helpers.browser import data, values, written
-from heta_lens.plots.comparison import frame_of
+from heta_lens.plots.comparison import agreement, frame_of
 
 TOKENS = ["a", " b", " c"]
 
@@ -35,6 +35,24 @@ def test_ranks_are_by_size_where_not_all_have_signs() -> None:
     mixed, alike = heta_lens.compare([sizes, signed]), heta_lens.compare([signed, signed])
     assert (data(mixed)["by_size"], data(alike)["by_size"]) == (True, False)
     assert "ranks are by size" in mixed.fragment and "ranks are by size" not in alike.fragment
+
+
+def test_agreement_is_the_mean_rank_correlation_of_all_pairs_without_special_tokens() -> None:
+    special = torch.tensor([True, False, False, False])
+    one, same, reverse = (
+        written([*TOKENS, " d"], [number, *scores], special=special)
+        for number, scores in ((9.0, [1.0, 2.0, 3.0]), (0.0, [10.0, 20.0, 31.0]), (9.0, [3.0, 2.0, 1.0]))
+    )
+    found = agreement({"a": one, "b": same, "c": reverse})
+    assert found["value"] == pytest.approx(-1 / 3)
+    assert found["pairs"] == [
+        ("a", "b", pytest.approx(1)),
+        ("a", "c", pytest.approx(-1)),
+        ("b", "c", pytest.approx(-1)),
+    ]
+    constant = written([*TOKENS, " d"], [1.0] * 4, special=special)
+    assert agreement({"a": one, "b": constant})["value"] is None, "it has no order"
+    assert data(heta_lens.compare([one, same], names=["a", "b"]))["agreement"]["value"] == pytest.approx(1)
 
 
 def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from helpers.attributions import SCORES, of_chat, printed
 from helpers.attributions import attribution as plain
 from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
 from heta_lens import plots
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.attribution_text import headline, kicker, predicted, score_formula
 from heta_lens.plots.page import (
     cells,
     heat,
@@ -27,7 +28,7 @@ from heta_lens.plots.page import with_answer as whole_text
 from heta_lens.span_attribution import SpanAttribution
 
 # ------------------------------------------------------------------------------------------------------------ html page
-LIMIT = 66_000  # bytes of a page of 500 tokens, each with four values and two errors
+CODE, DATA = 60_000, 80  # bytes: of a page without data, and of what a token adds beside its letters
 
 
 def test_a_page_has_all_tokens_and_values_and_needs_nothing(attribution: Attribution) -> None:
@@ -48,7 +49,7 @@ def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> N
         assert data(view)["special"] is special and values(view)["score"] == list(SCORES)
         assert depths(view)[:3] == ([1.0, 0.08, 0.5] if special else [0.0, 0.17, 1.0])
         assert view.fragment.count("holds 47% of the score") == 1
-        assert view.fragment.index('class="strip"') < view.fragment.index("holds 47% of the score")
+        assert view.fragment.index("<summary>About") < view.fragment.index("holds 47% of the score")
     chat_page = plots.page(of_chat())
     assert (data(chat_page)["hidden"], data(chat_page)["hidden_name"]) == ([0, 3, 5], "the chat template")
     assert "tokens of the chat template hold 57% of the score" in chat_page.fragment
@@ -57,9 +58,26 @@ def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> N
 
 def test_a_page_of_a_chat_has_a_bar_for_each_message(attribution: Attribution) -> None:
     view = plots.page(of_chat())
-    assert re.findall(r'data-message="(\d)"><span>(\w+)<', strip(view)) == [("0", "user"), ("1", "assistant")]
+    assert re.findall(r'data-message="(\d)"><div class="role"><span>(\w+)<', strip(view)) == [
+        ("0", "user"),
+        ("1", "assistant"),
+    ]
     assert data(view)["units"]["messages"]["roles"] == ["user", "assistant", "user", "template"]
-    assert "messages" not in data(plots.page(attribution))["units"] and "role" not in strip(plots.page(attribution))
+    assert "messages" not in data(plots.page(attribution))["units"] and "message" not in strip(plots.page(attribution))
+
+
+def test_the_question_and_the_prediction_are_read_without_spaces_and_options() -> None:
+    facts = {"target_log_prob": (-0.5, -3.0), "target_rank": (1, 7), "model": "gpt2 (weights 1)", "chosen": {"n": 2}}
+    pair = {"target": (1, frozenset((2, 3))), "target_text": (" x", "any of ' y', ' z'")}
+    made = written(["a", " b"], diagnostics=Diagnostics.of(facts), **pair)
+    assert kicker(made) == "heta, n=2 · gpt2" and headline(made) == "Why “x” rather than any of ' y', ' z'?"
+    assert predicted(made).targets == [("x", "60.7%"), ("any of ' y', ' z'", "5.0% · rank 7")]
+    likely = {"candidates": (("\n", -0.5), (" x", -1.0), (" y", -9.0)), "target_log_prob": -1.0, "target_rank": 2}
+    shown = predicted(written(["a"], diagnostics=Diagnostics.of(likely)))
+    assert (shown.targets, shown.others) == ([("x", "36.8% · rank 2")], [("⏎", "60.7%")])
+    value = written(["a"], target=len, target_text="len", diagnostics=Diagnostics.of({"target_value": 2.5}))
+    assert predicted(value).targets == [("len", "2.5")] and headline(value) == "Why len(logits)?"
+    assert predicted(written(["a"])) == ([("x", "")], [])
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
@@ -72,13 +90,21 @@ def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
     assert "[bold]" in printed(replace(attribution, tokens=("[bold]", *attribution.tokens[1:])))[1]
 
 
-def test_a_page_of_500_tokens_is_small() -> None:
-    made = written([f" word{number % 90}" if number % 12 else "." for number in range(500)])
-    parts = {name: made.scores * factor for name, factor in (("gate", 3), ("curvature", 5), ("information", 7))}
-    errors = Diagnostics.of({"standard_errors": {"scores": made.scores, "curvature": made.scores}})
-    view = replace(made, parts=parts, diagnostics=errors).plot()
-    assert len(chips(view)) == 500 and len(view.page.encode()) < LIMIT
-    assert data(view)["values"][2]["errors"] is not None
+def test_the_code_of_a_page_is_small_and_so_is_what_a_token_adds() -> None:
+    """Each token has four values and two errors."""
+
+    def view(count: int) -> View:
+        made = written([f" word{number % 90}" if number % 12 else "." for number in range(count)])
+        parts = {name: made.scores * factor for name, factor in (("gate", 3), ("curvature", 5), ("information", 7))}
+        errors = Diagnostics.of({"standard_errors": {"scores": made.scores, "curvature": made.scores}})
+        return replace(made, parts=parts, diagnostics=errors).plot()
+
+    large, small = view(500), view(100)
+    letters = sum(map(len, chips(large))) - sum(map(len, chips(small)))
+    added = len(large.page.encode()) - len(small.page.encode()) - letters
+    assert len(chips(large)) == 500 and added <= DATA * 400
+    assert len(large.page.encode()) - DATA * 500 - sum(map(len, chips(large))) <= CODE
+    assert data(large)["values"][2]["errors"] is not None
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,19 @@ def test_by_default_the_most_likely_next_token_is_explained(build: Any) -> None:
     assert attribution.diagnostics["target_rank"] == 1
 
 
+def test_the_most_likely_next_tokens_are_kept_but_not_of_an_activation() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    log_probs = model(ids)[0, -1].log_softmax(-1)
+    how: Any = {"method": "leave_one_out", "effect": "log_prob"}
+    for target in (3, lambda logits: logits[3]):
+        candidates = explain(model, ids, target, **how).diagnostics["candidates"]
+        assert [log_prob for _, log_prob in candidates] == pytest.approx(log_probs.topk(5).values.tolist(), abs=1e-4)
+    read = heta_lens.activation("blocks.0.mlp.hook_post", index=0)
+    found = explain(model, ids, read, **how)
+    assert "candidates" not in found.diagnostics and found.diagnostics["target_value"] is not None
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [(" cat", " cat"), ("cat", " cat"), ("When", "When"), (" When", "When"), (" t", " t"), ("t", "t")],
