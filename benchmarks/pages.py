@@ -18,8 +18,8 @@ from heta_lens.evaluation.statistics import Bounds, estimate
 
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
-IN_DOCS = "coverage results"
-BESIDE = "demo_model groups growth memory peers precision probes real speed startup throughput"
+IN_DOCS = "results"
+BESIDE = "coverage demo_model groups growth memory peers precision probes real speed startup throughput"
 PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
     name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 from rich.console import Console
@@ -27,10 +27,21 @@ from heta_lens.evaluation import evaluate, write_report
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.25")
-METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
-COMPARED = ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random")  # on stories, by a metric
+COMPARED = (
+    "heta",
+    "leave_one_out",
+    "attn_lrp",
+    "integrated_gradients",
+    "attention_rollout",
+    "random",
+)  # on stories, by a metric
 SMOLLM2 = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"  # made by `make real-models`
 RECIPE = "Café list:\n- 2 eggs\n- 100 g flour\n\nStep 1: Don't mix the eggs with the"
+EVIDENCE = "Julia moved to Lisbon in 2019."
+QUESTION = (
+    f"Tom has lived in Oslo since he was born. {EVIDENCE} Their cousin Maria works in Vienna.\n"
+    "Question: In which city does Julia live now?\nAnswer: Julia lives in"
+)
 STORIES, METRIC = 20, "evidence_mass"
 COLOURS = 256  # of a palette
 DARK = "--blink-settings=preferredColorScheme=0"
@@ -45,29 +56,38 @@ class Photo(NamedTuple):
 def pictures() -> Iterator[tuple[str, View | Photo]]:
     """Every picture with its file's name."""
     if SMOLLM2.is_dir():
-        real = heta_lens.load_model(SMOLLM2)
-        recipe = real.to_tokens(RECIPE)
-        explained = heta_lens.attribute(real.run_with_cache(recipe)[1], tokens=recipe, method="careful")
-        yield "recipe.png", Photo(plots.page(explained), 560)
+        yield from of_a_real_model(heta_lens.load_model(SMOLLM2))
     model = heta_lens.load_demo_model()
     story = next(recall.stories("test", facts=4))
     tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
     _, cache = model.run_with_cache(tokens)
-    marked = {position for stretch in story.evidence for position in stretch.tokens}
     attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
-    page = plots.page(attribution, marked=marked, note="Underlined: the sentence that has the answer")
-    yield "page.png", Photo(page, 560)
-    yield "page_dark.png", Photo(page, 560, (DARK,))
-    others = [heta_lens.attribute(cache, story.answer, tokens=tokens, method=name) for name in METHODS]
-    yield "comparison.png", Photo(heta_lens.compare([attribution, *others]), 680)
-    span = heta_lens.attribute_span(cache, start=-8, tokens=tokens)
-    yield "span.png", Photo(plots.page(span), 830)
-    yield "tokens.png", page
     yield "bars.png", plots.bars(attribution)
-    yield "matrix.png", plots.matrix(span)
     yield "interactions.png", plots.matrix(attribution)
     _, corrupted = model.run_with_cache(other)
     yield "patching.png", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
+
+
+def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
+    recipe = model.to_tokens(RECIPE)
+    explained = heta_lens.attribute(model.run_with_cache(recipe)[1], tokens=recipe, method="careful")
+    yield "recipe.png", Photo(plots.page(explained), 560)
+    tokens = model.to_tokens(QUESTION)
+    _, cache = model.run_with_cache(tokens)
+    by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "fast", "leave_one_out")}
+    prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
+    page = plots.page(by["careful"], marked=prediction.positions_of(EVIDENCE), note="underlined: what the answer is in")
+    yield "page.png", Photo(page, 560)
+    yield "page_dark.png", Photo(page, 560, (DARK,))
+    yield "tokens.png", page
+    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 800)
+    span = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
+    yield "reliance.png", Photo(span.plot(), 760)
+    answered = model.to_tokens(QUESTION + span.answer)
+    _, cache = model.run_with_cache(answered)
+    whole = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
+    yield "span.png", Photo(plots.page(whole), 760)
+    yield "matrix.png", plots.matrix(whole)
 
 
 def photograph(photo: Photo, path: Path) -> None:

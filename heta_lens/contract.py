@@ -3,7 +3,9 @@
 The five elements are those of the Attribution Contract (Nguyen 2026, arXiv:2605.23080).
 """
 
-from heta_lens._util.target_kinds import described
+from collections.abc import Sequence
+
+from heta_lens._util.target_kinds import Activation, described
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution, Contract
 from heta_lens.methods.base import Method
@@ -13,7 +15,7 @@ from heta_lens.span_attribution import SpanAttribution
 
 FIXED = {
     "gradient": "the weights and the other tokens; attention and norms move with the embeddings",
-    "perturbation": "the weights and the tokens that are not masked; all that follows from them is computed anew",
+    "perturbation": "the weights and the tokens that are left as they are; all that follows from them is computed anew",
     "attention": "the one run that is in the cache: nothing is run with another prompt",
     "hidden_states": "the one run that is in the cache: nothing is run with another prompt",
     "generation": "the weights; the model writes its own continuations",
@@ -24,36 +26,57 @@ UNITS = {"log_prob": "nats", "log_odds": "nats", "logit": "logits", "prob": "pro
 
 def contract(result: Attribution | SpanAttribution) -> Contract:
     """Return the contract of an attribution or a span."""
-    of, several = result.summed, isinstance(result, SpanAttribution)
-    known = (result.steps[0] if isinstance(result, SpanAttribution) else of).diagnostics
-    method, target = METHODS.get(of.method.removesuffix("_adapted")), cut(described(of.target, of.target_text), 60)
-    if several:
-        explained = f"{len(result)} tokens of the text, {target}; scores are added up over them"
+    of, steps = result.summed, result.steps if isinstance(result, SpanAttribution) else (result.summed,)
+    known, name = steps[0].diagnostics, of.method.removesuffix("_adapted")
+    method = METHODS.get(name) if name in [*METHODS] else None  # a file's name must not import a module
+    target, context = cut(described(of.target, of.target_text), 60), counted(len(of) + (known.left_out or 0))
+    if isinstance(result, SpanAttribution):
+        explained = f"{target}, at {counted(len(result))} of the text; scores are added up over them"
     elif known.target_value is not None:
-        explained = f"{target}, after {len(of)} tokens"
+        explained = f"{target}, after {context}"
     else:
-        explained = f"the next token after {len(of)}: {target}"
-    first = "the first of them" if several else "it"
-    left = f"{known.left_out} were left out for display" if known.left_out else ""
-    eligible = "; ".join(filter(None, [f"all {len(of)} tokens before {first}, special tokens too", left]))
+        explained = f"the next token after {context}: {target}"
     hooks = f"{known.user_hooks or 'no'} hook{'s' * (known.user_hooks != 1)} of the user"
+    read = all(isinstance(step.target, Activation) for step in steps)
     fixed = method and (method.fixed or FIXED.get(method.family))
     return Contract(
         single_line(explained),
-        eligible,
-        f"next-token prediction by {known.model or 'a model that is not known'}, with {hooks}",
+        _eligible(steps[0], context, "the first of them" if isinstance(result, SpanAttribution) else "it"),
+        f"{'an activation of' if read else 'next-token prediction by'} {known.model or 'a model that is not known'}, "
+        f"with {hooks}",
         fixed or "not known of this method",
-        _score(of, method),
+        _score(of, steps, method),
     )
 
 
-def _score(of: Attribution, method: type[Method] | None) -> str:
+def counted(tokens: int) -> str:
+    return f"{tokens} token{'s' * (tokens != 1)}"
+
+
+def _eligible(step: Attribution, context: str, target: str) -> str:
+    """Return which tokens may get a score: sources, or all but what the method keeps as it is."""
+    known, kept = step.diagnostics, step.options.get("keep_bos") and not step.scores[0]
+    sources = known.of_method.get("source_positions")
+    if sources is not None:
+        parts = f"which share the scores of {len(sources)} source{'s' * (len(sources) != 1)}"
+        eligible = f"{sum(map(len, sources))} of the {context} before {target}, {parts}"
+    else:
+        special = "but the first, which the method keeps, with a score of 0" if kept else "special tokens too"
+        eligible = f"all {context} before {target}, {special}"
+    return eligible + (f"; left out for display: {known.left_out}" if known.left_out else "")
+
+
+def _score(of: Attribution, steps: Sequence[Attribution], method: type[Method] | None) -> str:
     """Return what the number is: its definition, sign, options, unit and error."""
     doc = (method.__doc__ or "").split("\n\n") if method else []
-    definition = score_formula(of) or (" ".join(doc[1].split()).replace("``", "") if doc[1:] else "a function of yours")
-    options = ", ".join(f"{name}={value!r}" for name, value in (of.diagnostics.chosen or {}).items())
-    scale = of.options.get("effect") or (of.options.get("scale") if of.signed else None)
-    known = "" if callable(of.target) else UNITS.get(str(scale), method.unit if method else "")
+    formula = score_formula(steps[0])
+    definition = formula or (" ".join(doc[1].split()).replace("``", "") if doc[1:] else "a function of yours")
+    own = any(callable(step.target) for step in steps)  # a number of the user's, or of the model's, without a scale
+    scales = {} if own else {name: of.options[name] for name in ("scale", "effect") if name in of.options}
+    chosen = {**scales, **(of.diagnostics.chosen or {})}
+    options = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
+    scale = scales.get("effect") or (scales.get("scale") if of.signed else None)
+    known = "" if own else UNITS.get(str(scale), method.unit if method else "")
     unit = f"in {known}" if known else "without a unit: compare within it"
     error = "± one standard error" if of.standard_errors.get("scores") is not None else "without error bars"
     return "; ".join(filter(None, [f"{of.method}: {definition.removesuffix('.')}", options, unit, error]))

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.html_view import View
-from heta_lens._util.options import check_at_least, is_whole
+from heta_lens._util.numerics import kl
+from heta_lens._util.options import check_at_least, check_token, is_whole
 from heta_lens._util.text import tokens_of
 from heta_lens.attribution import Attribution, Scored, ScoredList
 from heta_lens.methods.base import refusal
@@ -39,6 +40,7 @@ class ContextReliance:
     """How much each token of an answer depends on the context, and the attributions of those that do.
 
     - ``tokens``: the prompt and the answer, which begins at ``start``
+    - ``answer``: the answer's text, in which several tokens may write one character
     - ``context``: the passage is at ``context[0]:context[1]``
     - ``divergences``: for each token of the answer, KL(without the context ‖ with it) of the prediction, in nats
     - ``threshold``: tokens with at least this divergence are explained
@@ -48,15 +50,12 @@ class ContextReliance:
 
     tokens: tuple[str, ...]
     start: int
+    answer: str
     context: tuple[int, int]
     divergences: Float[Tensor, "answer"]
     threshold: float
     instead: tuple[str, ...]
     steps: tuple[Attribution, ...]
-
-    @property
-    def answer(self) -> str:
-        return "".join(self.tokens[self.start :])
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -93,7 +92,8 @@ class ContextReliance:
         """The table that is printed, under ``COLUMNS``."""
         found, sources = list[tuple[str, ...]](), self.sources()
         for position, token, divergence, _, instead in self.to_frame().itertuples(index=False):
-            scored = [f"{text!r} at {place} ({score:.3g})" for text, score, (place,) in sources.get(position, ())]
+            found_in = [source for source in sources.get(position, ()) if source.score > 0]
+            scored = [f"{text!r} at {place} ({score:.3g})" for text, score, (place,) in found_in]
             found.append((str(position), repr(token), f"{divergence:.3g}", repr(instead), ", ".join(scored)))
         return found
 
@@ -161,7 +161,8 @@ def context_reliance(
     deleted = torch.cat([whole[:, :first], whole[:, stop:]], 1)
     before = _predicted(adapter, deleted, deleted, ids.shape[1] - (stop - first))
 
-    divergences = torch.stack([_divergence(one, other) for one, other in zip(before, predicted, strict=True)])
+    both = zip(before, predicted, strict=True)
+    divergences = torch.stack([kl(one.log_probs, other.log_probs) for one, other in both])
     spread = float(divergences.std()) if len(divergences) > 1 else 0.0
     least = min(float(divergences.mean()) + threshold * spread, float(divergences.max()))
     instead = [int(one.log_probs.argmax()) for one in before]
@@ -171,6 +172,7 @@ def context_reliance(
     return ContextReliance(
         tuple(adapter.tokenizer.write(token, every[:place]) for place, token in enumerate(every)),
         ids.shape[1],
+        adapter.tokenizer.decode(every)[len(adapter.tokenizer.decode(every[: ids.shape[1]])) :],
         (first, stop),
         divergences,
         least,
@@ -185,13 +187,13 @@ def _places(adapter: ModelAdapter, ids: Int[Tensor, "pos"], context: Any) -> tup
         found = tokens_of(context, *locate(adapter.tokenizer.decode, ids.tolist()))
         start, stop = found[0], found[-1] + 1
     elif isinstance(context, tuple | list) and len(context) == 2 and all(map(is_whole, context)):
-        start, stop = (index(place) for place in context)
+        start, stop = (index(place) + len(ids) * (index(place) < 0) for place in context)
     else:
         raise TypeError(f"context={brief(context)} must be a passage of the prompt, or positions (start, stop)")
     least = int(int(ids[0]) == adapter.tokenizer.bos)  # models need the token that begins a text
     if not least <= start < stop <= len(ids):
         raise ValueError(
-            f"context=({start}, {stop}) must be of tokens between {least} and {len(ids)}, the prompt's end"
+            f"context=({start}, {stop}) must be positions start < stop, from {least} to {len(ids)}, the prompt's end"
         )
     if stop - start == len(ids):
         raise ValueError(
@@ -202,16 +204,18 @@ def _places(adapter: ModelAdapter, ids: Int[Tensor, "pos"], context: Any) -> tup
 
 def _answer(adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], answer: Any) -> list[int]:
     """Return the tokens of the answer, written by the model if ``answer`` is how many."""
-    if isinstance(answer, Tensor) and answer.numel() == answer.shape[-1] > 0:
-        return answer.flatten().tolist()
-    if is_whole(answer):
+    if isinstance(answer, Tensor) and answer.ndim:
+        written = answer.flatten().tolist()
+        if 0 < len(written) == answer.shape[-1] and all(map(is_whole, written)):
+            for token in written:
+                check_token("answer", token, adapter.vocabulary)
+            return written
+    elif is_whole(answer):
         check_at_least("answer", index(answer), 1)
         return continuation(adapter, ids, index(answer))
-    if not isinstance(answer, str) or not answer:
-        raise TypeError(
-            f"answer={brief(answer)} must be a text, the ids of one, or how many tokens the model may write"
-        )
-    return Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids).spell(answer)
+    elif isinstance(answer, str) and answer:
+        return Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids).spell(answer)
+    raise TypeError(f"answer={brief(answer)} must be a text, the ids of one, or how many tokens the model may write")
 
 
 def _predicted(
@@ -221,12 +225,6 @@ def _predicted(
     cached, targets = Activations.of(adapter.cache(ids, lean_names_filter)), dict.fromkeys(range(start, ids.shape[1]))
     with adapter.undisturbed():
         return predictions(adapter, cached, targets, tokens=tokens, follow=True, rules=rules)
-
-
-def _divergence(one: Prediction, other: Prediction) -> Float[Tensor, ""]:
-    """Return KL(one ‖ other) of the next token."""
-    log_probs = one.log_probs
-    return (log_probs.exp() * (log_probs - other.log_probs)).sum().clamp(min=0)
 
 
 def _rather(prediction: Prediction, instead: int) -> Prediction:

@@ -83,7 +83,7 @@ why.plot()
 
 # %% [markdown]
 # Is that so in every sentence? The test sentences have other wordings than those in which we found the head. We count
-# in how many the highest score is on that name, with an interval of 95 %.
+# in how many the highest score is on that name, with a 95 % interval.
 
 # %%
 found, predictions = [], []

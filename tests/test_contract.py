@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,16 @@ def asked(target: Any = None, **options: Any) -> Attribution:
 
 def test_five_lines_say_what_is_claimed() -> None:
     found = asked(method="leave_one_out", effect="log_prob", mask="mean").contract()
-    assert found.explained == "the next token after 30: ' drawer'"
+    assert found.explained == "the next token after 30 tokens: ' drawer'"
     assert found.eligible.startswith("all 30 tokens before it")
     assert re.search(
         r"by (heta_lens demo|demo_model) \(\w+, 6 layers, weights [0-9a-f]{8}\), with no hooks of the user",
         found.process,
     )
-    assert "tokens that are not masked" in found.fixed
+    assert "tokens that are left as they are" in found.fixed
     assert not missing(
-        ["leave_one_out: ", "g(X with i masked)", "mask='mean'", "in nats", "without error"], found.score
+        ["leave_one_out: ", "g(X with i masked)", "effect='log_prob', mask='mean'", "in nats", "without error"],
+        found.score,
     )
     assert [line.split()[0] for line in repr(found).splitlines()] == [*found._fields]
 
@@ -67,6 +69,43 @@ def test_a_span_sums_its_targets_and_a_function_is_the_users() -> None:
     assert not missing(["3 tokens", "added up"], span.explained) and "6 layers, weights" in span.process
     own = asked(method=lambda prediction: torch.ones(len(prediction))).contract()
     assert "a function of yours" in own.score and own.fixed == "not known of this method"
+
+
+def test_a_span_of_the_users_numbers_has_no_unit_and_hetas_is_its_formula() -> None:
+    ids = demo().to_tokens(TEXT)
+    neuron = activation("blocks.2.mlp.hook_post", index=5)
+    for target in (neuron, torch.Tensor.max):
+        found = attribute_span(cache_of(demo(), ids), -2, targets=target, tokens=ids, method="fast").contract()
+        assert "without a unit" in found.score and "at 2 tokens of the text" in found.explained
+    assert asked(neuron, method="fast").contract().process.startswith("an activation of ")
+    span = attribute_span(cache_of(demo(), ids), -2, tokens=ids, probes=2).contract()
+    assert span.score.startswith("heta: score = gate × (0.5 ×")
+
+
+def test_what_is_left_out_for_display_was_there() -> None:
+    found = asked(method="fast").without([5, 6]).contract()
+    assert found.explained.startswith("the next token after 30 tokens")
+    assert found.eligible == "all 30 tokens before it, special tokens too; left out for display: 2"
+
+
+def test_tokens_that_a_method_keeps_are_not_eligible() -> None:
+    assert "but the first, which the method keeps" in asked(method="integrated_gradients", steps=3).contract().eligible
+    found = asked(method="attribot").contract()
+    assert found.eligible.startswith("25 of the 30 tokens before it, which share the scores of 3 sources")
+    assert "special tokens too" in asked(method="progressive_inference").contract().eligible
+
+
+def test_the_definition_is_a_whole_sentence_and_names_the_scale() -> None:
+    for method in METHODS.values():
+        (_, definition, *_) = (method.__doc__ or "").split("\n\n")
+        assert definition.rstrip().endswith("."), method.name
+    assert "; scale='log_prob'; in nats" in asked(method="input_x_gradient").contract().score
+    assert "; effect='kl'; in nats" in asked(method="leave_one_out").contract().score
+
+
+def test_the_name_of_a_method_in_a_file_is_not_imported() -> None:
+    found = replace(asked(method="fast"), method="no_such_module:method")
+    assert found.contract().fixed == "not known of this method"
 
 
 def test_hooks_and_other_weights_are_another_process() -> None:

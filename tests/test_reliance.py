@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from helpers import chats, zoo
-from helpers.asking import cache_of, missing, plain_logits, relative
+from helpers.asking import cache_of, hooked, missing, plain_logits, relative
 from helpers.evaluating import demo, run
 from heta_lens import attribute, context_reliance
 from heta_lens.prediction.target import log_softmax
@@ -63,8 +64,36 @@ def test_the_answer_may_be_given(answer: Any) -> None:
 
 
 def test_places_mean_what_the_passage_does() -> None:
-    by_text, by_place = (context_reliance(demo(), STORY, where, 1) for where in (PASSAGE, (1, 9)))
-    assert by_text.context == by_place.context and torch.equal(by_text.divergences, by_place.divergences)
+    places = PASSAGE, (1, 9), (-29, np.int64(-21))
+    by_text, *others = (context_reliance(demo(), STORY, where, torch.tensor(1)) for where in places)
+    for by_place in others:
+        assert by_text.context == by_place.context and torch.equal(by_text.divergences, by_place.divergences)
+    assert by_text.start == 30
+
+
+def test_tokens_that_a_hook_forbids_leave_numbers() -> None:
+    model = zoo.bridge.__wrapped__("gpt2")  # a new one
+    ids = zoo.prompt(model, 9)
+
+    def forbid(logits: Any, hook: Any) -> Any:  # noqa: ARG001
+        return logits.index_fill(-1, torch.tensor([3]), -torch.inf)
+
+    plain = context_reliance(model, ids[:, :6], (1, 3), ids[:, 6:], method="gradient_norm")
+    with hooked(model, ("unembed.hook_out", forbid)):
+        found = context_reliance(model, ids[:, :6], (1, 3), ids[:, 6:], method="gradient_norm")
+    assert found.divergences.isfinite().all() and found.steps
+    assert not torch.equal(found.divergences, plain.divergences)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_characters_of_several_tokens_are_whole_in_the_answer() -> None:
+    found = context_reliance(chats.bridge(), "The fox ran. The box:", "fox", " 🦜a", method="gradient_norm")
+    assert found.answer == " 🦜a" and len(found.divergences) > 2
+
+
+def test_what_speaks_against_a_token_is_not_where_it_is_from() -> None:
+    found = context_reliance(demo(), STORY, PASSAGE, 1, method=lambda asked: -torch.ones(len(asked)))
+    assert found.rows[0][-1] == "" and found.sources(1)[30][0].score == -1
 
 
 def test_a_chat_has_messages_in_every_attribution() -> None:
@@ -76,7 +105,7 @@ def test_a_chat_has_messages_in_every_attribution() -> None:
 
 
 def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heta_lens.reliance._divergence", lambda one, other: torch.tensor(0.0))  # noqa: ARG005
+    monkeypatch.setattr("heta_lens.reliance.kl", lambda one, other: torch.tensor(0.0))  # noqa: ARG005
     found = context_reliance(demo(), STORY, PASSAGE, 2)
     assert found.steps == () and repr(found).startswith("0 of 2 tokens") and found._repr_html_().startswith("<pre>")
     with pytest.raises(ValueError, match="no token of this answer depends on the context"):
@@ -89,12 +118,16 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
     [
         ({"context": "Nobody was there."}, ["'Nobody was there.'", "occurs 0 times"]),
         ({"context": "the key"}, ["occurs", "it must occur once"]),
-        ({"context": (0, 3)}, ["context=(0, 3)", "between 1 and"]),
-        ({"context": (5, 5)}, ["context=(5, 5)", "between 1 and"]),
+        ({"context": (0, 3)}, ["context=(0, 3)", "from 1 to"]),
+        ({"context": (5, 5)}, ["context=(5, 5)", "start < stop, from 1 to 30"]),
         ({"context": 5}, ["context=5", "a passage of the prompt, or positions"]),
         ({"answer": ""}, ["answer=''", "the ids of one"]),
         ({"answer": 0}, ["answer", "0"]),
         ({"answer": 9999}, ["9999 more tokens"]),
+        ({"answer": torch.tensor([9999])}, ["answer=9999", "not a token id"]),
+        ({"answer": torch.tensor([183.7])}, ["answer=", "the ids of one"]),
+        ({"answer": torch.tensor([True])}, ["answer=", "the ids of one"]),
+        ({"prompt": torch.zeros(2, 5, dtype=torch.int64)}, ["the ids of one prompt", "(2, 5)"]),
         ({"threshold": -1}, ["threshold=-1"]),
         ({"method": "leave_one_out"}, ["'leave_one_out'", "cannot explain the contrast", "effect='log_prob'"]),
     ],
@@ -102,7 +135,7 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
 )
 def test_mistakes_get_a_sentence(asked: dict[str, Any], words: list[str]) -> None:
     with pytest.raises((TypeError, ValueError)) as raised:
-        context_reliance(demo(), STORY, **{"context": PASSAGE, "answer": 1, **asked})
+        context_reliance(demo(), **{"prompt": STORY, "context": PASSAGE, "answer": 1, **asked})
     assert not missing(words, str(raised.value))
 
 
@@ -121,6 +154,8 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path) -> Non
         (("--context", PASSAGE, "--span", "1:9"), "the context is --context TEXT"),
         (("--span", "1"), "--span 1 has no end"),
         (("--context", PASSAGE, "-m", "fast,loo"), "this command takes one method"),
+        (("--context", PASSAGE, "--answer", ""), "answer='' must be a text"),
+        (("--context", PASSAGE, "--answer", " box", "--generate", "2"), "--answer gives the answer"),
     ],
 )
 def test_the_commands_mistakes_get_a_sentence(words: tuple[str, ...], sentence: str) -> None:

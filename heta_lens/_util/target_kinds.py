@@ -42,7 +42,7 @@ class SavedFunction:
         raise ValueError(self.why)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Activation:
     """A number that is read from an activation at the last token of the context, as a target: see `activation`.
 
@@ -58,6 +58,9 @@ class Activation:
     at: int | None = None
     offset: int = 0
     shape: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"activation({self.name})"
 
     @property
     def hook_names(self) -> tuple[str, ...]:

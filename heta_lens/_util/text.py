@@ -145,7 +145,7 @@ def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
 def tokens_of(passage: str, text: str, spans: Sequence[Span]) -> list[int]:
     """Return the tokens of a passage, which must occur in the text exactly once."""
     if not passage.strip() or text.count(passage) != 1:
-        raise ValueError(f"{passage!r} occurs {text.count(passage)} times in the context: it must occur once")
+        raise ValueError(f"{passage!r} occurs {text.count(passage)} times in the text: it must occur once")
     start = text.index(passage)
     return tokens_in(text, spans, Span(start, start + len(passage)))
 

@@ -64,7 +64,7 @@ def attribute_text(
 CONTEXT = "A passage of the prompt, which is deleted: which tokens of the answer depend on it?"
 PLACE = "Or where it is: the tokens from START to before STOP."
 ANSWER = "The answer, if the model is not to write it."
-MOST_TOKENS = "How many tokens the model may write."
+MOST_TOKENS = "How many tokens the model may write; without --answer, 20."
 DEPENDS = "How many standard deviations above the mean divergence a token must be."
 
 
@@ -76,7 +76,7 @@ def attribute_context(
     context: Annotated[str | None, Option(metavar="TEXT", help=CONTEXT)] = None,
     span: Annotated[str | None, Option(metavar="START:STOP", help=PLACE)] = None,
     answer: Annotated[str | None, Option(metavar="TEXT", help=ANSWER)] = None,
-    generate: Annotated[int, Option(metavar="N", min=1, help=MOST_TOKENS)] = 20,
+    generate: Annotated[int | None, Option(metavar="N", min=1, help=MOST_TOKENS)] = None,
     threshold: Annotated[float, Option(min=0, help=DEPENDS)] = 1.0,
     method: Annotated[
         str, Option("--method", "-m", metavar="METHOD", help="What explains them, with options.")
@@ -96,6 +96,8 @@ def attribute_context(
     passage = context if place is None else (place.start, place.stop or 0)
     if passage is None or (context is not None and place is not None):
         raise ValueError("the context is --context TEXT, a passage of the prompt, or --span START:STOP: give one")
+    if answer is not None and generate is not None:
+        raise ValueError("--answer gives the answer, and --generate lets the model write it: give one")
     prompt = prompts.read()
     from heta_lens._util.work import in_lines
     from heta_lens.evaluation.saved_scores import row_of
@@ -104,7 +106,8 @@ def attribute_context(
 
     in_lines.set(True)
     loaded = load_model(model, **loading.options())
-    found = context_reliance(loaded, prompt, passage, answer or generate, threshold=threshold, method=chosen)
+    given = generate or 20 if answer is None else answer
+    found = context_reliance(loaded, prompt, passage, given, threshold=threshold, method=chosen)
     if found.steps:
         views.write_view(found.plot, files)
     add(

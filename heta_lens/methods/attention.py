@@ -47,9 +47,10 @@ class AttentionLast(AttentionMethod, WithLayer):
 class AttentionRollout(AttentionMethod):
     """Attention rollout (Abnar & Zuidema 2020): attention multiplied through the layers, from the last position down.
 
-    ``a`` is the last row of ``Â_L ⋯ Â_1``, ``Â_l = A_l + I`` with rows normalised to sum to 1: ≥ 0, no direction.
+    ``a`` is the last row of ``Â_L ⋯ Â_1``, ``Â_l = A_l + I`` with rows normalised to sum to 1: ≥ 0, no direction,
+    the same for every target.
 
-    A_l is the mean over the heads of layer l. The scores are the same for every target.
+    A_l is the mean over the heads of layer l.
 
     - ``residual``: add the ``I``, which keeps a part of each position where it is; without it, the plain product of
       the ``A_l``, whose rows are not normalised (weight in an attention sink is lost)

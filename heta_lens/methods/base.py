@@ -61,7 +61,7 @@ class Method(Options, ABC):
 
     To write a method, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are options;
     annotations check them (``steps: Annotated[int, AtLeast(1, whole=True)] = 50``), and the docstring documents each in
-    a line ``- ``steps``: …``. `heta_lens.methods.base` has options that many methods share. A method must have
+    a line of a list, its name first. `heta_lens.methods.base` has options that many methods share. A method must have
 
     - ``name``: what users write, ``method="lime"``
     - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``

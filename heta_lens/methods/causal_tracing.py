@@ -44,6 +44,7 @@ class CausalTracing(WithSeed, WithBatch):
     paper: ClassVar = "Meng et al., Locating and editing factual associations in GPT, NeurIPS 2022, arXiv:2202.05262"
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · (layers · N + 2) F + F"
+    fixed: ClassVar = "the weights, and one token's clean state after a layer; all else follows from noisy embeddings"
     scaled_by: ClassVar = ("samples", "layers")
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 

@@ -348,7 +348,9 @@ def monotone(
 class Faml(WithMask, WithBos):
     """fAML (Barkan 2024): an attributive mask learned for a single prediction, the sparsest to preserve the prediction.
 
-    ``a = m = sigmoid(θ)``, ≥ 0: how much of each token the prediction P needs. θ minimises the weighted sum of
+    ``a = m = sigmoid(θ)``, ≥ 0: how much of each token the prediction P needs.
+
+    θ minimises the weighted sum of
 
     - ``CE(P, P of mE + (1-m)E')`` (``fidelity``): what is kept predicts the same
     - ``mean_i -log(1 - m_i)`` (``sparsity``): little is kept

@@ -48,7 +48,9 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, or samples · F with passes='multi'"
-    fixed: ClassVar = "the weights and the tokens so far: the context is cut after each token"
+    fixed: ClassVar = (
+        "the weights and the tokens so far: the context is cut after each; with passes='multi', some are masked"
+    )
     adapted: ClassVar = "how coalitions are drawn and weighted is our choice"
 
     @property

@@ -140,7 +140,7 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 class ContextCite(WithSources, WithSeed):
     """ContextCite (Cohen-Wang 2024): a sparse linear model of the prediction, fitted to random ablations of sentences.
 
-    The weights of ``log-odds of the target ≈ b + Σ w_s · [source s is present]``: above 0 speaks for the target.
+    The weights of ``g(X with only some sources) ≈ b + Σ w_s · [source s is present]``: above 0 speaks for the target.
 
     Sources are ablated at random, and w is fitted by LASSO on standardised columns. ``diagnostics`` hold the
     ``intercept``, and how well the model predicts the effect of ablations: ``fit``, R² on those it was fitted to, and

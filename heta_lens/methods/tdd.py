@@ -40,7 +40,7 @@ class Tdd(WithBatch):
     family: ClassVar = "hidden_states"
     kinds: ClassVar[frozenset[Kind]] = frozenset(("token", "set", "contrast"))
     cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
-    fixed: ClassVar = "the weights and the tokens so far: the context is cut after each token"
+    fixed: ClassVar = "the weights and the part of the context that is read, which grows by one token at a time"
     adapted: ClassVar = "without a contrast, the foil is the model's most likely other token"
 
     def check(self, prediction: Prediction) -> None:

@@ -124,6 +124,7 @@ class ModelAdapter:
         """Return the model up to activations, which runs return in place of logits, and the activations' shapes.
 
         The first time, an activation of a few tokens is read, which also tells what the blocks that are skipped return.
+        A user's hooks are off meanwhile: they may be for positions that a few tokens do not have.
         """
         names, known = tuple(names), _tried.setdefault(self.model, ({}, {}))
         for name in names:
@@ -133,14 +134,16 @@ class ModelAdapter:
                 raise ValueError(f"activation({name!r}) is the prediction: give a function of the logits as the target")
         if new := [name for name in names if name not in known[0]]:
             few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
-            with suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
+            with self._without_hooks(), suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
                 self.streams(few, [], {name: note(found, name) for name in new})
-            known[0].update({name: tuple(found[name].shape) if name in found else () for name in new})
+            known[0].update({name: tuple(found[name].shape) for name in new if name in found})
             known[1].update(self.output_forms)
         for name in names:
-            if known[0][name][:2] != (1, TRIED) or len(known[0][name]) < 3:
-                shape = f"of shape {known[0][name]}" if known[0][name] else "which no run reaches"
-                raise ValueError(f"activation({name!r}): this is no activation with a row for every token, {shape}")
+            shape = known[0].get(name)  # options of a model, such as use_attn_result, may let runs reach it later
+            if shape is None:
+                raise ValueError(f"activation({name!r}): no run of this model reaches it")
+            if shape[:2] != (1, TRIED) or len(shape) < 3:
+                raise ValueError(f"activation({name!r}) has no row for every token: {TRIED} tokens give shape {shape}")
         part = replace(self, reads=names)
         part.output_forms.update(known[1])
         return part, [known[0][name][2:] for name in names]
@@ -413,6 +416,18 @@ class ModelAdapter:
             hooks = [hook for kind in TORCH_HOOKS for hook in getattr(module, kind).values()]
             found += [hook for hook in hooks if str(getattr(hook, "__module__", "")).split(".")[0] not in LIBRARIES]
         return found
+
+    @contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        """Take all hooks off the hook points, and put them back."""
+        taken = {point: dict(point._forward_hooks) for point in self.points.values()}
+        for point in taken:
+            point._forward_hooks.clear()
+        try:
+            yield
+        finally:
+            for point, hooks in taken.items():
+                point._forward_hooks.update(hooks)
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

@@ -298,7 +298,9 @@ def read_prompt(model: Any, prompt: PromptLike) -> "Int[Tensor, '1 pos'] | ChatP
     if isinstance(prompt, ChatPrompt):
         return prompt
     if isinstance(prompt, Tensor):
-        return prompt if prompt.ndim == 2 else prompt[None]
+        if prompt.is_floating_point() or prompt.ndim > 2 or prompt.numel() != prompt.shape[-1]:
+            raise ValueError(f"prompt must be the ids of one prompt, not {prompt.dtype} of shape {tuple(prompt.shape)}")
+        return prompt.reshape(1, -1)
     messages = chat(model, prompt)
     refuse_unknown(model, messages.text)
     return messages

@@ -37,6 +37,7 @@ from heta_lens.prediction.target import (
     log_softmax,
     on_scale,
     placed,
+    position_after,
     resolve,
     values_of,
 )
@@ -78,7 +79,7 @@ class Prediction:
             if activation and activation.at is not None:
                 if position is not None:
                     raise ValueError(f"position={position} and at={activation.at} both say where it is read: give one")
-                position = activation.at + 1 or None  # -1 is the last token
+                position = position_after(activation.at, len(cached[EMBED]))
             n = context_length(len(cached[EMBED]), position)
             follow = position is not None
             return predictions(adapter, cached, {n: target}, tokens=tokens, follow=follow, rules=rules)[0]

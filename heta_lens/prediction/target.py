@@ -102,21 +102,22 @@ def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Te
             f"the function target={name} gave {gave}: it must return a tensor of one real number, of shape ()"
         )
     if not value.isfinite():
-        raise ValueError(f"the function target={name} gave {float(value)}: it must be finite, whatever the logits are")
+        raise ValueError(f"the function target={name} gave {float(value)}: it must be finite, whatever it reads")
     return value.to(logits) if logits.requires_grad else value.detach().to(logits)  # the function may have weights
 
 
-def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> None:
-    """Refuse a function that autograd cannot differentiate by the logits."""
-    name, leaf = function_name(function), logits.detach().clone().requires_grad_()
+def check_connected(function: TargetFunction, read: Float[Tensor, "read"]) -> None:
+    """Refuse a function that autograd cannot differentiate by what it reads: the logits, or an activation."""
+    name, leaf = function_name(function), read.detach().clone().requires_grad_()
+    by = f"by the {'activation' if isinstance(function, Activation) else 'logits'}"
     with torch.enable_grad():
         value = called(function, leaf)
         try:
             (gradient,) = torch.autograd.grad(value, leaf)
         except (RuntimeError, NotImplementedError) as error:
-            raise ValueError(f"the function target={name} has no gradient by the logits: {CONNECTED}") from error
+            raise ValueError(f"the function target={name} has no gradient {by}: {CONNECTED}") from error
     if not gradient.isfinite().all():
-        raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
+        raise ValueError(f"the function target={name} has a gradient {by} that is not finite: {CONNECTED}")
 
 
 # --------------------------------------------------------------------------------------------------------- activations
@@ -155,6 +156,8 @@ def activation(
 def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Activation:
     """Return the target with the place of its activation in what a run returns; refuse what does not fit its shape."""
     number, name = reads.index(target.hook_name), target.hook_name
+    if isinstance(target.function, SavedFunction):
+        raise ValueError(f"a file holds only the name of {target.name}: give activation({name!r}, function=…) anew")
     shape = shapes[number]
     if len(shape) == 2 and target.head is None and target.function is None:
         raise ValueError(f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too")
@@ -172,6 +175,13 @@ def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int,
     offset = sum(prod(shape) for shape in shapes[:number])
     minus = target.minus and placed(target.minus, reads, shapes)
     return replace(target, offset=offset, shape=shape, minus=minus)
+
+
+def position_after(at: SupportsIndex, cached: int) -> int | None:
+    """Return the position after the token at which an activation is read; None after the last."""
+    if not (is_whole(at) and -cached <= index(at) < cached):
+        raise ValueError(f"at={at!r} is none of the {cached} tokens of the cached prompt")
+    return (index(at) + 1) % cached or None
 
 
 def as_activation(target: Any) -> Activation | None:

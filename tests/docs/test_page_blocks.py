@@ -25,10 +25,23 @@ from heta_lens.data import recall
 from heta_lens.data.suites import suite
 
 ELSEWHERE = {
-    "five_minutes.md": "test_readme.py", "demo_model.md": "test_readme.py", "reasoning.md": "test_reasoning_page.py",
-    "extending.md": "test_extending.py", "ray.md": "tests/whole/test_ray_evaluation.py",
+    "five_minutes": "test_readme.py", "Through the model's own reasoning": "test_reasoning_page.py",
+    "extending": "test_extending.py", "A Ray cluster": "tests/whole/test_ray_evaluation.py",
 }  # fmt: skip
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in ELSEWHERE]
+OF_PARTS = ("models", "workers", "evaluation")  # pages whose parts stand alone
+
+
+def parts() -> Iterator[tuple[str, str]]:
+    """The pages that are run here, or their parts, each with its text."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if page.stem in OF_PARTS:
+            yield from re.findall(r"^## (.*)\n((?s:.*?))(?=^## |\Z)", text, re.MULTILINE)
+        else:
+            yield page.stem, text
+
+
+PAGES = {name: text for name, text in parts() if name not in ELSEWHERE}
 STAND_INS = {
     " Paris": " jar", '"gpt2"': '"demo"', "--model gpt2": "--model demo", "--model NAME": "--model chat",
     "Qwen/Qwen2.5-3B-Instruct": "chat", '"folder"': '"chat"', "path/to/a/smaller/model": "demo",
@@ -46,8 +59,8 @@ NOT_RUN = {
 CODE = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def code(page: Path, kind: str) -> list[str]:
-    found = [block for language, block in CODE.findall(page.read_text(encoding="utf-8")) if language == kind]
+def code(page: str, kind: str) -> list[str]:
+    found = [block for language, block in CODE.findall(PAGES[page]) if language == kind]
     return [replaced(block) for block in found]
 
 
@@ -57,7 +70,7 @@ def replaced(block: str) -> str:
     return re.sub(r"(--limit |limit=|facts=)\d+", r"\g<1>2", block)
 
 
-def commands(page: Path) -> Iterator[str]:
+def commands(page: str) -> Iterator[str]:
     lines = [line for block in code(page, "sh") for line in block.splitlines() if line.startswith("heta-lens ")]
     for line in lines:
         if not any(part in line for part in NOT_RUN):
@@ -101,24 +114,24 @@ def names() -> dict[str, Any]:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked", "folder")
-@pytest.mark.parametrize("page", [page for page in PAGES if code(page, "python")], ids=lambda page: page.name)
-def test_python_runs_from_top_to_bottom(page: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if code(page, "python")])
+def test_python_runs_from_top_to_bottom(page: str) -> None:
     known = names()
-    if page.name == "chat.md":
+    if page == "Chats":
         known["model"] = chats.bridge()
-    if page.name == "many_prompts.md":
+    if page == "Many prompts":
         Path("scores.parquet").write_bytes(parquet())
-    if page.name == "evaluation.md":
+    if page == "Evaluating methods":
         heta_lens.evaluation.evaluate("demo", suite("recall", limit=2), ["recency"], ["morf"], "results")
     with doubts_allowed():
         for block, number in zip(code(page, "python"), count(), strict=False):
-            exec(compile(block, f"{page.name}, block {number}", "exec"), known)
+            exec(compile(block, f"{page}, block {number}", "exec"), known)
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("unchecked", "folder")
-@pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)
-def test_every_command_runs(page: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]])
+def test_every_command_runs(page: str) -> None:
     for command in commands(page):
         with doubts_allowed():
             done = CliRunner().invoke(app, shlex.split(command)[1:])
@@ -133,9 +146,9 @@ def parquet() -> bytes:
 
 
 def test_code_is_marked_as_what_it_is() -> None:
-    for page in PAGES:
-        plain = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        assert not re.search(r"^    (heta-lens |import |from heta_lens|heta_lens\.)", plain, re.MULTILINE), page.name
+    for name, text in PAGES.items():
+        plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^    (heta-lens |import |from heta_lens|heta_lens\.)", plain, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("part", [*NOT_RUN, *STAND_INS])

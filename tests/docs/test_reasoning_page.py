@@ -1,4 +1,4 @@
-"""The code of docs/reasoning.md does what it says, and prints what stands there."""
+"""The code of docs/models.md on reasoning does what it says, and prints what stands there."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from helpers import ROOT
 from helpers.asking import doubts_allowed
 
-PAGE = (ROOT / "docs" / "reasoning.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").partition("## Through the model's own reasoning")[2]
 
 
 @pytest.mark.thorough
@@ -21,7 +21,7 @@ def test_the_example_prints_what_stands_there(
     with doubts_allowed():
         for code in codes:
             exec(code, names)
-    prose = re.sub(r"```python.*?```", "", PAGE.split("## What is computed")[0], flags=re.DOTALL)
+    prose = re.sub(r"```python.*?```", "", PAGE.split("### What is computed")[0], flags=re.DOTALL)
     shown = [line.strip() for line in prose.splitlines() if line.startswith("    ")]
     printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert printed == shown and len(printed) == 14

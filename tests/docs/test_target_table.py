@@ -11,7 +11,7 @@ from helpers.asking import cache_of
 from heta_lens import METHODS, attribute
 from heta_lens._util.target_kinds import KINDS
 
-PAGE = (ROOT / "docs" / "baselines.md").read_text()
+PAGE = (ROOT / "docs" / "methods.md").read_text()
 TABLE = re.search(r"## Which targets\n.*?(\| method .*?)\n\n", PAGE, re.DOTALL)
 assert TABLE is not None
 HEAD, _, *ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE[1].splitlines()]

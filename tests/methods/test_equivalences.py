@@ -1,4 +1,4 @@
-"""Methods of other names whose numbers are ours: the table in docs/baselines.md."""
+"""Methods of other names whose numbers are ours: the table in docs/methods.md."""
 
 from typing import Any
 

@@ -109,8 +109,10 @@ def test_an_option_has_no_name_that_attribute_takes_itself(method: str) -> None:
 def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
     listed = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["methods"]).output
     assert re.search(rf"^{method} .{{,400}}?\n +scores (±|≥ 0); cost ", listed, re.MULTILINE | re.DOTALL)
-    explained = (ROOT / "docs" / "baselines.md").read_text()
-    assert method == "heta" or f"::: {METHODS[method].__module__}.{METHODS[method].__name__}\n" in explained
+    reference, page = ((ROOT / "docs" / name).read_text() for name in ("reference_methods.rst", "methods.md"))
+    assert method == "heta" or f"autoclass:: {METHODS[method].__module__}.{METHODS[method].__name__}\n" in reference
+    summary = " ".join(inspect.cleandoc(METHODS[method].__doc__ or "").partition("\n\n")[0].split())
+    assert method == "heta" or f"| `{method}` | {summary} |" in page
     costs = f"\n\nCost: {METHODS[method].cost}." if method != "heta" else ""
     assert costs in (METHODS[method].__doc__ or "")
     heads = [line.split(": ")[0] for line in inspect.cleandoc(METHODS[method].__doc__ or "").splitlines()]

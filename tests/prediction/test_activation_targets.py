@@ -9,7 +9,7 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import cache_of, missing, plain_embeddings, refusal, relative, signs
+from helpers.asking import cache_of, hooked, missing, plain_embeddings, refusal, relative, signs
 from heta_lens import activation, attribute, attribute_batch, attribute_span
 from heta_lens._util.target_kinds import function_name
 
@@ -154,18 +154,56 @@ def test_no_block_above_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "words"),
     [
         ({"hook_name": "blocks.0.hook_resid_pots", "index": 0}, ["hook_resid_pots", "did you mean", STREAM]),
-        ({"hook_name": "blocks.0.attn.hook_pattern", "index": 0}, ["hook_pattern", "no activation with a row"]),
+        ({"hook_name": "blocks.0.attn.hook_pattern", "index": 0}, ["hook_pattern", "has no row for every token"]),
         ({"hook_name": "unembed.hook_in", "index": 0}, ["unembed.hook_in", "function of the logits"]),
         ({"hook_name": STREAM, "index": 8}, ["index=8", "none of the 8"]),
         ({"hook_name": STREAM, "index": 0, "head": 0}, ["head=0", "without heads"]),
         ({"hook_name": "blocks.0.attn.hook_v", "index": 0}, ["heads of", "give head="]),
         ({"hook_name": STREAM, "direction": torch.ones(5)}, ["(5,)", "8 components"]),
+        ({"hook_name": STREAM, "index": 0, "at": 5}, ["at=5", "none of the 5 tokens"]),
+        ({"hook_name": STREAM, "index": 0, "at": 0.5}, ["at=0.5", "none of the 5 tokens"]),
+        ({"hook_name": STREAM, "function": lambda state: state.detach().sum()}, ["no gradient by the activation"]),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], words: list[str]) -> None:
     model = zoo.bridge("gpt2")
     assert missing(words, refusal(cache_of(model, zoo.prompt(model, 5)), activation(**options))) == ""
+
+
+def test_every_token_may_be_named_from_either_end() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 5)
+    _, cache = model.run_with_cache(ids)
+    for at in range(-5, 5):
+        found = attribute(cache, activation(STREAM, index=0, at=at), tokens=ids, method="input_x_gradient")
+        assert found.diagnostics.target_value == pytest.approx(float(cache[STREAM][0, at, 0]))
+        assert len(found) == at % 5 + 1
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="a HookedTransformer")
+def test_an_option_of_the_model_may_let_runs_reach_more() -> None:
+    model = zoo.hooked.__wrapped__("gpt2")  # a new one
+    ids, target = zoo.prompt(model, 5), activation("blocks.1.attn.hook_result", head=1, index=3)
+    assert "no run of this model reaches it" in refusal(cache_of(model, ids), target)
+    model.set_use_attn_result(True)
+    _, cache = model.run_with_cache(ids)
+    found = attribute(cache, target, tokens=ids, method="input_x_gradient")
+    assert found.diagnostics.target_value == pytest.approx(float(cache[target.hook_name][0, -1, 1, 3]))
+
+
+def test_a_hook_may_be_for_a_late_position() -> None:
+    model = zoo.bridge.__wrapped__("gpt2")  # a new one
+    ids, name = zoo.prompt(model, 8), "blocks.0.hook_resid_post"
+
+    def moved(state: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return torch.cat([state[:, :6], 2 * state[:, [6]], state[:, 7:]], 1)
+
+    target = activation("blocks.1.hook_resid_pre", index=3, at=6)
+    before = model.run_with_cache(ids)[1][target.hook_name][0, 6, 3]
+    with hooked(model, (name, moved)):
+        found = attribute(cache_of(model, ids), target, tokens=ids, method="input_x_gradient")
+    assert found.diagnostics.target_value == pytest.approx(2 * float(before))
 
 
 def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
@@ -187,3 +225,6 @@ def test_a_saved_activation_can_be_asked_about_again(cache: Any, tmp_path: Any) 
     again = attribute(cache, loaded.target, method="gradient_norm")
     torch.testing.assert_close(again.scores, found.scores)
     assert function_name(found.target) in str(found)
+    attribute(cache, activation(STREAM, function=torch.norm), method="gradient_norm").save(tmp_path / "two.safetensors")
+    named = heta_lens.Attribution.load(tmp_path / "two.safetensors").target
+    assert missing([f"only the name of norm({STREAM})", "function=…) anew"], refusal(cache, named)) == ""

@@ -244,5 +244,5 @@ def test_a_passage_is_found_in_the_context() -> None:
         list(told.tokens) for told in story.evidence
     ]
     for passage in ("not there", "the", "", " "):
-        with pytest.raises(ValueError, match="times in the context: it must occur once"):
+        with pytest.raises(ValueError, match="times in the text: it must occur once"):
             asked.positions_of(passage)
