@@ -90,7 +90,7 @@ hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install
 
 clean:  ## remove the environments and all caches
-	rm -rf .venv .pytest_cache .ruff_cache build dist site *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache build dist site docs/notebooks jupyter_execute *.egg-info
 
 .venv/%/ready: constraints/%.txt pyproject.toml
 	$(PYTHON) -m venv .venv/$*

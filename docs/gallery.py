@@ -80,9 +80,9 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     yield "page.png", Photo(page, 560)
     yield "page_dark.png", Photo(page, 560, (DARK,))
     yield "tokens.png", page
-    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 800)
+    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 680)
     span = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
-    yield "reliance.png", Photo(span.plot(), 760)
+    yield "reliance.png", Photo(span.plot(), 700)
     answered = model.to_tokens(QUESTION + span.answer)
     _, cache = model.run_with_cache(answered)
     whole = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
