@@ -498,3 +498,13 @@ def test_without_scripts_the_tokens_and_their_colours_are_there(tmp_path: Path) 
     for mode in ([], [DARK]):
         depths, bar, contrast, root = run(page, script, tmp_path, *mode)
         assert len(depths) == 40 and max(depths) == 1 and bar == "none" and contrast >= LEAST and root is None
+
+
+def test_where_a_notebook_runs_no_script_the_tokens_are_still_there(tmp_path: Path) -> None:
+    fragment = json.dumps(views()["one"].fragment).replace("<", "\\u003c")
+    script = f"""const output = document.createElement("div");
+      document.body.append(output);
+      output.innerHTML = {fragment};
+      return [chips().filter(chip => chip.offsetWidth > 0).length, getComputedStyle(chips()[6]).backgroundColor];"""
+    count, colour = run("<title>a notebook</title>", script, tmp_path)
+    assert count == 40 and colour.startswith("rgba(77, 141, 225, 0.6")
