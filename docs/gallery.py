@@ -101,7 +101,7 @@ def photograph(photo: Photo, path: Path) -> None:
 
 def shrink(path: Path) -> None:
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
+        picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
 def terminal(path: Path) -> None:

@@ -164,7 +164,7 @@ def test_no_block_above_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"hook_name": STREAM, "index": 0, "at": 0.5}, ["at=0.5", "none of the 5 tokens"]),
         ({"hook_name": STREAM, "function": lambda state: state.detach().sum()}, ["no gradient by the activation"]),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value),  # of words; a function would be named by its address
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], words: list[str]) -> None:
     model = zoo.bridge("gpt2")
