@@ -156,6 +156,9 @@ def context_reliance(
     first, stop = _places(adapter, ids[0], context)
     written = _answer(adapter, ids, answer)
     whole = torch.cat([ids, ids.new_tensor([written])], 1)
+    longest = getattr(adapter.model.cfg, "n_ctx", None)
+    if longest is not None and whole.shape[1] > longest:
+        raise ValueError(f"prompt and answer are {whole.shape[1]} tokens, and this model reads {longest} at most")
     asked = tokens.followed_by(written) if isinstance(tokens, ChatPrompt) else whole
     predicted = _predicted(adapter, whole, asked, ids.shape[1], explain.rules)
     deleted = torch.cat([whole[:, :first], whole[:, stop:]], 1)

@@ -128,6 +128,7 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
         ({"answer": torch.tensor([183.7])}, ["answer=", "the ids of one"]),
         ({"answer": torch.tensor([True])}, ["answer=", "the ids of one"]),
         ({"prompt": torch.zeros(2, 5, dtype=torch.int64)}, ["the ids of one prompt", "(2, 5)"]),
+        ({"answer": torch.ones(9999, dtype=torch.int64)}, ["prompt and answer are", "reads"]),
         ({"threshold": -1}, ["threshold=-1"]),
         ({"method": "leave_one_out"}, ["'leave_one_out'", "cannot explain the contrast", "effect='log_prob'"]),
     ],
@@ -145,6 +146,12 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     assert not missing(["written:  drawer.", "1 of 2 tokens", "' box'", "KL(without it ‖ with it)"], done.stdout)
     assert "1 of 2 tokens" in (tmp_path / "a.html").read_text()
+
+
+def test_the_command_says_that_there_is_nothing_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heta_lens.reliance.kl", lambda one, other: torch.tensor(0.0))  # noqa: ARG005
+    done = run("attribute-context", STORY, "--context", PASSAGE, "--html", str(tmp_path / "a.html"))
+    assert done.exit_code == 0 and "is not written: no token of the answer depends" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ def attribute_context(
     found = context_reliance(loaded, prompt, passage, given, threshold=threshold, method=chosen)
     if found.steps:
         views.write_view(found.plot, files)
+    elif html is not None:
+        note(f"{html} is not written: no token of the answer depends on the context")
     add(
         answer=found.answer,
         context=found.context,
