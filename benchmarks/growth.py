@@ -146,12 +146,22 @@ def write() -> None:
 
 def row(found: dict[Any, Any], setting: str, of: str, unit: float) -> list[str]:
     cells = [found[setting, length] for length in LENGTHS]
-    shown = [f"{number(cell[of] / unit)}{' (not run, estimated)' * ('estimated' in cell)}" for cell in cells]
+    shown = [
+        "out of memory"
+        if killed(cell)
+        else f"{number(cell[of] / unit)}{' (not run, estimated)' * ('estimated' in cell)}"
+        for cell in cells
+    ]
     real = [cell for cell in cells if "estimated" not in cell]
     slopes = [f"N^{slope(real, of):.1f}"]
     if of == "seconds":
         slopes.append(f"N^{slope(real, 'multiplications'):.1f}")
     return [setting, *shown, *slopes]
+
+
+def killed(cell: dict[str, Any]) -> bool:
+    """Return whether a cell was run, because the cells before it promised that it fits, and did not."""
+    return "estimated" in cell and cell["seconds"] <= 60 * MINUTES and cell["bytes"] <= GIB * 2**30
 
 
 def hits(cell: dict[str, Any]) -> str:
