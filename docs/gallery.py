@@ -1,4 +1,4 @@
-"""Make the pictures of docs/gallery.md and the README, on the demo model.
+"""Make the pictures of docs/gallery.md, the README and the home page, on SmolLM2 and the demo model.
 
     python docs/gallery.py
 
@@ -27,14 +27,8 @@ from heta_lens.evaluation import evaluate, write_report
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.25")
-COMPARED = (
-    "heta",
-    "leave_one_out",
-    "attn_lrp",
-    "integrated_gradients",
-    "attention_rollout",
-    "random",
-)  # on stories, by a metric
+# Methods that are compared on stories.
+COMPARED = ("heta", "leave_one_out", "attn_lrp", "integrated_gradients", "attention_rollout", "random")
 SMOLLM2 = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"  # made by `make real-models`
 RECIPE = "Café list:\n- 2 eggs\n- 100 g flour\n\nStep 1: Don't mix the eggs with the"
 EVIDENCE = "Julia moved to Lisbon in 2019."
@@ -81,13 +75,13 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     yield "page_dark.png", Photo(page, 560, (DARK,))
     yield "tokens.png", page
     yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 680)
-    span = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
-    yield "reliance.png", Photo(span.plot(), 700)
-    answered = model.to_tokens(QUESTION + span.answer)
+    reliance = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
+    yield "reliance.png", Photo(reliance.plot(), 700)
+    answered = model.to_tokens(QUESTION + reliance.answer)
     _, cache = model.run_with_cache(answered)
-    whole = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
-    yield "span.png", Photo(plots.page(whole), 760)
-    yield "matrix.png", plots.matrix(whole)
+    span = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
+    yield "span.png", Photo(plots.page(span), 760)
+    yield "matrix.png", plots.matrix(span)
 
 
 def photograph(photo: Photo, path: Path) -> None:

@@ -204,9 +204,8 @@ class Result:
         return _view("notes")(self)
 
     def contract(self) -> Contract:
-        """Return what the scores claim: what is explained, by which tokens, of which model, what is held fixed, and
-        what a score is."""
-        return import_module("heta_lens.contract").contract(self)
+        """Return what the scores claim: of which prediction, tokens and model, what is held fixed, what a score is."""
+        return import_module("heta_lens.methods.contract").contract(self)
 
     def __repr__(self) -> str:
         return _view("summary")(self)

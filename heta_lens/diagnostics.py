@@ -45,7 +45,6 @@ class Diagnostics(Mapping[str, Any]):
     target_value: float | None = None
     candidates: tuple[tuple[str, float], ...] | None = None  # the most likely next tokens, with log-probabilities
     unknown: Sequence[int] | None = None
-    model: str | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None
     cache_mismatch: float | None = None

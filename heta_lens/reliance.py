@@ -115,7 +115,7 @@ class ContextReliance:
             raise ValueError("no token of this answer depends on the context: there is nothing to show")
         span = SpanAttribution(self.steps, self.tokens[: len(self.steps[-1]) + 1])
         nats = ", ".join(f"{self.tokens[at]!r} {float(self.divergences[at - self.start]):.3g}" for at in self.positions)
-        return page(span, note=f"{self.title}: {nats} nats")
+        return page(span, note=f"{self.title}, {self.answer!r}: {nats} nats")
 
     def _repr_html_(self) -> str:
         return self.plot().fragment if self.steps else f"<pre>{self!r}</pre>"
@@ -143,7 +143,8 @@ def context_reliance(
     it, rather than the token that the model would have written without the context?
 
     ``prompt`` is a text, the messages of a chat, a `chat` or ids. ``context`` is a passage that occurs in it once, or
-    positions ``(start, stop)``. ``answer`` is a text, ids, or how many tokens the model may write.
+    positions ``(start, stop)``. ``answer`` is a text, ids, or how many tokens the model may write. Hooks on the model
+    stay on, and see the shorter prompt too.
 
         heta_lens.context_reliance(model, "The box is red. The ball is blue. The box is", "The box is red.")
     """

@@ -109,9 +109,7 @@ class SpanAttribution(Result):
             target=first.target if plain else frozenset(),  # `question` prints a set as ``target_text``
             target_text="".join(self.targets) if plain else ", ".join(dict.fromkeys(self.targets)),
             parts={},
-            diagnostics=Diagnostics(
-                chosen=chosen, model=first.diagnostics.model, user_hooks=first.diagnostics.user_hooks
-            ),
+            diagnostics=Diagnostics(chosen=chosen, user_hooks=first.diagnostics.user_hooks),
             interactions=None,
         )
 

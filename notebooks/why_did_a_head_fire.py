@@ -23,9 +23,9 @@ print(sentences[0].text, "→", sentences[0].answer)
 print(sentences[0].counterfactual.text, "→", sentences[0].counterfactual.answer)
 
 # %% [markdown]
-# Every sentence has a twin with another name in its place. For each head, we read how much its output raises the logit
-# of the name, and how much less it does in the twin, where that name does not occur. We expect heads that copy the name
-# in the last third of the layers.
+# Every sentence has a counterfactual with another name in its place. For each head, we read how much its output raises
+# the logit of the name, and how much less in the counterfactual, where that name does not occur. We expect heads that
+# copy the name in the last third of the layers.
 
 # %%
 layers, heads = model.cfg.n_layers, model.cfg.n_heads
@@ -99,17 +99,17 @@ interval = stats.binomtest(sum(found), len(found)).proportion_ci()
 print(f"{sum(found)} of {len(found)}: {np.mean(found):.0%}, 95% interval {interval.low:.0%} to {interval.high:.0%}")
 
 # %% [markdown]
-# A score is a claim, and the twin sentences test it: with another name in that place, the number should fall to nearly
+# A score is a claim, and the counterfactuals test it: with another name in that place, the number should fall to nearly
 # nothing. As a control, we replace each other word by words that the model itself finds likely there.
 
 # %%
 names, others = [], []
 for sentence, prediction in zip(test, predictions, strict=True):
     target = writes_the_name(sentence.answer)
-    twin = model.to_tokens(sentence.counterfactual.text)
-    logits, cache = model.run_with_cache(twin, names_filter=heta_lens.names_filter)
-    twins = heta_lens.Prediction.from_cache(cache, target, tokens=twin)
-    names.append(1 - float(twins.value / prediction.value))
+    other = model.to_tokens(sentence.counterfactual.text)
+    logits, cache = model.run_with_cache(other, names_filter=heta_lens.names_filter)
+    replaced = heta_lens.Prediction.from_cache(cache, target, tokens=other)
+    names.append(1 - float(replaced.value / prediction.value))
     place = prediction.positions_of(sentence.text[slice(*sentence.gold[0])])
     rest = [[position] for position in range(2, len(prediction)) if position not in place]  # nothing predicts the first
     effects = heta_lens.causal.effects(prediction, how="resample", groups=rest, draws=1)

@@ -14,7 +14,7 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked, missing
 from helpers.evaluating import demo
 from heta_lens import METHODS, Attribution, activation, attribute, attribute_span
-from heta_lens.contract import FIXED, UNITS
+from heta_lens.methods.contract import FIXED, UNITS
 
 pytestmark = pytest.mark.both_lines
 
@@ -134,3 +134,12 @@ def test_every_method_says_what_it_holds_fixed() -> None:
         assert method.fixed or method.family in FIXED, method.name
         assert not method.unit or method.unit in UNITS.values(), method.name
     assert heta_lens.Heta.fixed
+
+
+def test_a_function_with_a_methods_name_has_not_its_contract() -> None:
+    def random(prediction: heta_lens.Prediction) -> torch.Tensor:
+        return torch.ones(len(prediction))
+
+    found = asked(method=random)
+    found = replace(found, method="random")
+    assert "a function of yours" in found.contract().score

@@ -20,7 +20,7 @@ FLOORS = [
     {"methods"},
     {"metrics"},
     {"causal"},
-    {"api", "reliance", "contract"},
+    {"api", "reliance"},
     {"evaluation"},
     {"__init__"},
     {"cli"},

@@ -119,7 +119,9 @@ def attribute_context(
         tokens=found.to_frame().to_dict("records"),
     )
     add(steps=[*map(row_of, found.steps)] if as_json() else [], page=html if found.steps else None)
-    say(f"written: {found.answer}\n{found.title}")
+    if answer is None:
+        say(f"written: {found.answer}")
+    say(found.title)
     views.show_table(COLUMNS, found.rows, right=("nats",))
     say(found.rule)
 

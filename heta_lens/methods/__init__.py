@@ -1,5 +1,6 @@
 """Attribution methods, alone in a module or with siblings; `registry` lists the methods by name.
 
-`base` is the contract of a method, with the options that methods share. `cost` estimates the work and the memory of a
-method, also on a model that is not loaded, and keeps a method within a budget. `heta/` is the method of the paper.
+`base` is what a method has to have, with the options that methods share, and `contract` what its scores claim. `cost`
+estimates the work and the memory of a method, also on a model that is not loaded, and keeps a method within a budget.
+`heta/` is the method of the paper.
 """

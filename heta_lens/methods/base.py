@@ -285,7 +285,6 @@ def make_attribution(
     checks = prompt.checks | result.diagnostics.get("checks", {})
     facts = {
         **target_facts(prediction),
-        "model": prompt.model,
         "prefix_reuse": prompt.reuse,
         "user_hooks": len(prompt.user_hooks),
         "cache_mismatch": prompt.mismatch,
@@ -305,7 +304,7 @@ def make_attribution(
         target=prediction.target,
         target_text=prediction.target_text,
         method=method,
-        options={**options, "model": prediction.adapter.weight_processing, "versions": versions()},
+        options={**options, "model": prompt.model_facts, "versions": versions()},
         signed=signed,
         messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
         scores=scores,

@@ -127,14 +127,14 @@ def fingerprint(model: Any) -> dict[str, str]:
     }
 
 
-SAMPLED = 64
+SAMPLED = 64  # weights of every tensor
 
 
 @torch.no_grad()
-def signature(model: Any) -> str:
-    """Return a model's name, size, and a digest of a few of every tensor's weights, which training changes.
+def identity(model: Any) -> dict[str, Any]:
+    """Return a model's name, number of layers, and a digest of a few weights of every tensor, which training changes.
 
-    It takes milliseconds where `fingerprint` reads every weight.
+    The digest takes milliseconds where `fingerprint` reads every weight.
     """
     digest = sha256()
     for name, tensor in sorted(_distinct_weights(model), key=itemgetter(0)):
@@ -142,8 +142,8 @@ def signature(model: Any) -> str:
         if tensor.device.type != "meta":
             some = tensor.reshape(-1)[:: max(1, tensor.numel() // SAMPLED)]
             digest.update(some.contiguous().view(torch.uint8).cpu().numpy().data)
-    name = Path(str(getattr(model.cfg, "model_name", None) or "")).name or "a model without a name"
-    return f"{name} ({type(model).__name__}, {len(model.blocks)} layers, weights {digest.hexdigest()[:8]})"
+    name = Path(str(getattr(model.cfg, "model_name", None) or "")).name
+    return {"name": name, "layers": len(model.blocks), "weights": digest.hexdigest()[:8]}
 
 
 def _weights_digest(model: Any) -> str:

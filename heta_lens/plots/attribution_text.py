@@ -63,9 +63,8 @@ def question(attribution: Attribution) -> str:
 
 def kicker(attribution: Attribution) -> str:
     """Return the line above the question: the method with its options, and the model."""
-    known = attribution.diagnostics
-    options = "".join(f", {name}={value!r}" for name, value in (known.chosen or {}).items())
-    return " · ".join(filter(None, [attribution.method + options, (known.model or "").split(" (")[0]]))
+    options = "".join(f", {name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
+    return " · ".join(filter(None, [attribution.method + options, attribution.options.get("model", {}).get("name")]))
 
 
 def headline(attribution: Attribution) -> str:

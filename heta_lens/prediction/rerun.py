@@ -38,7 +38,7 @@ from heta_lens.model.hooks import (
     stream_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.weights import signature
+from heta_lens.model.weights import identity
 from heta_lens.prediction.cache import (
     Activations,
     CleanRun,
@@ -88,9 +88,9 @@ class Prompt:
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
     @cached_property
-    def model(self) -> str:
-        """The model's name and a digest of its weights."""
-        return signature(self.adapter.model)
+    def model_facts(self) -> dict[str, Any]:
+        """Which model it is, and how its weights were processed."""
+        return self.adapter.weight_processing | identity(self.adapter.model)
 
     @classmethod
     def checked(

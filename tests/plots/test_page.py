@@ -67,9 +67,9 @@ def test_a_page_of_a_chat_has_a_bar_for_each_message(attribution: Attribution) -
 
 
 def test_the_question_and_the_prediction_are_read_without_spaces_and_options() -> None:
-    facts = {"target_log_prob": (-0.5, -3.0), "target_rank": (1, 7), "model": "gpt2 (weights 1)", "chosen": {"n": 2}}
+    facts = {"target_log_prob": (-0.5, -3.0), "target_rank": (1, 7), "chosen": {"n": 2}}
     pair = {"target": (1, frozenset((2, 3))), "target_text": (" x", "any of ' y', ' z'")}
-    made = written(["a", " b"], diagnostics=Diagnostics.of(facts), **pair)
+    made = written(["a", " b"], diagnostics=Diagnostics.of(facts), options={"model": {"name": "gpt2"}}, **pair)
     assert kicker(made) == "heta, n=2 · gpt2" and headline(made) == "Why “x” rather than any of ' y', ' z'?"
     assert predicted(made).targets == [("x", "60.7%"), ("any of ' y', ' z'", "5.0% · rank 7")]
     likely = {"candidates": (("\n", -0.5), (" x", -1.0), (" y", -9.0)), "target_log_prob": -1.0, "target_rank": 2}

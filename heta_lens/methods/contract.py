@@ -3,7 +3,9 @@
 The five elements are those of the Attribution Contract (Nguyen 2026, arXiv:2605.23080).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from heta_lens._util.target_kinds import Activation, described
 from heta_lens._util.text import cut, single_line
@@ -28,7 +30,7 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
     """Return the contract of an attribution or a span."""
     of, steps = result.summed, result.steps if isinstance(result, SpanAttribution) else (result.summed,)
     known, name = steps[0].diagnostics, of.method.removesuffix("_adapted")
-    method = METHODS.get(name) if name in [*METHODS] else None  # a file's name must not import a module
+    method = _method(name, of.options)
     target, context = cut(described(of.target, of.target_text), 60), counted(len(of) + (known.left_out or 0))
     if isinstance(result, SpanAttribution):
         explained = f"{target}, at {counted(len(result))} of the text; scores are added up over them"
@@ -42,11 +44,29 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
     return Contract(
         single_line(explained),
         _eligible(steps[0], context, "the first of them" if isinstance(result, SpanAttribution) else "it"),
-        f"{'an activation of' if read else 'next-token prediction by'} {known.model or 'a model that is not known'}, "
-        f"with {hooks}",
+        f"{'an activation of' if read else 'next-token prediction by'} {_model(of)}, with {hooks}",
         fixed or "not known of this method",
         _score(of, steps, method),
     )
+
+
+def _method(name: str, options: Mapping[str, Any]) -> type[Method] | None:
+    """Return the method of a name, with all of its options; a user's function may have a method's name, and has none.
+
+    Only listed names are looked up: a file must not make a module be imported.
+    """
+    if name not in [*METHODS]:
+        return None
+    method = METHODS[name]
+    return method if {entry.name for entry in fields(method)} - {"progress"} <= options.keys() else None
+
+
+def _model(of: Attribution) -> str:
+    facts = of.options.get("model", {})
+    if "weights" not in facts:
+        return "a model that is not known"
+    name = facts["name"] or "a model without a name"
+    return f"{name} ({facts['kind']}, {facts['layers']} layers, weights {facts['weights']})"
 
 
 def counted(tokens: int) -> str:
