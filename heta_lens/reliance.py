@@ -25,7 +25,7 @@ from heta_lens.methods.registry import MethodLike, method_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import lean_names_filter
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.model.tokenizer import locate
+from heta_lens.model.tokenizer import check_length, locate
 from heta_lens.prediction.cache import Activations, Rules, Tokens
 from heta_lens.prediction.chat import ChatPrompt, PromptLike, read_prompt
 from heta_lens.prediction.generation import continuation
@@ -157,9 +157,7 @@ def context_reliance(
     first, stop = _places(adapter, ids[0], context)
     written = _answer(adapter, ids, answer)
     whole = torch.cat([ids, ids.new_tensor([written])], 1)
-    longest = getattr(adapter.model.cfg, "n_ctx", None)
-    if longest is not None and whole.shape[1] > longest:
-        raise ValueError(f"prompt and answer are {whole.shape[1]} tokens, and this model reads {longest} at most")
+    check_length(model, whole.shape[1], "prompt and answer are")
     asked = tokens.followed_by(written) if isinstance(tokens, ChatPrompt) else whole
     predicted = _predicted(adapter, whole, asked, ids.shape[1], explain.rules)
     deleted = torch.cat([whole[:, :first], whole[:, stop:]], 1)

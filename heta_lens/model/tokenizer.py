@@ -216,11 +216,16 @@ def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
         raise ValueError("the text is empty: give the prompt that the model is to continue")
     check_utf8("the text", text)
     ids = model.to_tokens(text, truncate=False)
-    longest = model.cfg.n_ctx
-    if ids.shape[1] > longest:
-        raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
+    check_length(model, ids.shape[1], "the text is")
     refuse_unknown(model, text)
     return ids
+
+
+def check_length(model: Any, length: int, what: str) -> None:
+    """Refuse more tokens than the model reads; ``what`` is long, with its verb."""
+    longest = getattr(model.cfg, "n_ctx", None)
+    if longest is not None and length > longest:
+        raise ValueError(f"{what} {length} tokens long, and this model reads {longest} at most")
 
 
 def refuse_unknown(model: Any, text: str) -> None:

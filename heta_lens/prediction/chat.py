@@ -27,6 +27,7 @@ from heta_lens.model.tokenizer import (
     Message,
     TokenizerWrapper,
     chat_template,
+    check_length,
     checked_messages,
     encode,
     locate,
@@ -269,8 +270,7 @@ def chat(
     template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})
     text = template.render(checked)
     ids, spans = template.encode(checked, text)
-    if len(ids) > model.cfg.n_ctx:
-        raise ValueError(f"the chat is {len(ids)} tokens long, and this model reads {model.cfg.n_ctx} at most")
+    check_length(model, len(ids), "the chat is")
     contents, found = message_contents(checked, template.render, text), []
     owned = owners(text, spans, contents)
     for number, (message, characters) in enumerate(zip(checked, contents, strict=True)):

@@ -16,6 +16,7 @@ from torch import Tensor
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, Hook, KeysValues, lean_names_filter, put_positions
+from heta_lens.model.tokenizer import check_length
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
@@ -125,11 +126,8 @@ def greedy(writer: Writer, tokens: int, end: int | None = None) -> Int[Tensor, "
 
 def continuation(adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], count: int) -> list[int]:
     """Return the ids that the model writes after a prompt, the most likely each time, up to the end-of-text id."""
-    longest, length = getattr(adapter.model.cfg, "n_ctx", None), ids.shape[1] + count
-    if longest is not None and length > longest:
-        raise ValueError(
-            f"{count} more tokens make {length} of the prompt's {ids.shape[1]}, and this model reads {longest} at most"
-        )
+    length = ids.shape[1] + count
+    check_length(adapter.model, length, f"the prompt and {count} more tokens are")
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
         writer = Writer.after(prediction, prediction.prompt.batches("auto", length))

@@ -169,7 +169,7 @@ def test_figures_of_a_method_and_of_several(tmp_path: Path) -> None:
         ([TEXT, "--model", "/nowhere/at/all"], "/nowhere/at/all"),
         (["--user", "Where"], "this model's tokenizer has no chat template"),
         ([TEXT, "--span", "0:3", "-m", "loo"], "begins with the first token, which has no context"),
-        ([TEXT, "--generate", "5000", "-m", "loo"], "5000 more tokens make 5030 of the prompt's 30"),
+        ([TEXT, "--generate", "5000", "-m", "loo"], "the prompt and 5000 more tokens are 5030 tokens long"),
     ],
     ids=str,
 )

@@ -71,7 +71,7 @@ def test_a_method_that_does_not_explain_a_target_is_refused(target: Any) -> None
 
 def test_nothing_generated_and_too_much_generated_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     most: Any = demo().cfg.n_ctx
-    with pytest.raises(ValueError, match=f"{most} more tokens make {most + 22} of the prompt's 22"):
+    with pytest.raises(ValueError, match=f"the prompt and {most} more tokens are {most + 22} tokens long"):
         read_by(demo(), TEXT, replace(Question(), generate=most))
     monkeypatch.setattr("heta_lens.prediction.generation.greedy", lambda *_: torch.tensor([], dtype=torch.int64))
     with pytest.raises(ValueError, match="the model ends the text at once"):
