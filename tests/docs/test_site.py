@@ -71,17 +71,23 @@ window.addEventListener("load", async () => {
   const rules = { "definition-list": { enabled: false } };  // Sphinx writes the lines of a signature as such a list
   const found = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa"], resultTypes: ["violations"], rules });
   const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
-  const sheet = document.createElement("pre");
-  sheet.id = "examined";
-  sheet.textContent = JSON.stringify({
+  parent.postMessage(JSON.stringify({
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     serious: serious.map(each => [each.id, each.nodes.length, each.nodes[0].html.slice(0, 200)]),
     requests: performance.getEntriesByType("resource").map(each => each.name).filter(name => !name.startsWith("file:")),
     errors,
-  });
-  document.body.replaceChildren(sheet);
+  }), "*");
 });
 """
+# A window has 500 pixels at least, and a frame as few as it is given.
+FRAME = """<iframe src="{page}" style="width: {width}px; height: 900px; border: 0"></iframe><script>
+addEventListener("message", event => {{
+  const sheet = document.createElement("pre");
+  sheet.id = "examined";
+  sheet.textContent = event.data;
+  document.body.replaceChildren(sheet);
+}});
+</script>"""
 PAGES = sorted(path.stem for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".rst"))
 NOTEBOOKS = sorted(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))
 
@@ -94,10 +100,12 @@ def test_a_page_is_accessible_and_fits_the_window(site: Path, name: str, width: 
     page = read(site, name).replace("<head>", f"<head>{WATCH}", 1)
     copy = (site / name).with_name(f"examined-{width}-{mode}.html")
     copy.write_text(page.replace("</body>", f"<script>{script}{EXAMINE}</script></body>"), encoding="utf-8")
-    flags = [*OFFLINE, f"--window-size={width},900", f"--user-data-dir={tmp_path}", *([DARK] if mode == "dark" else [])]
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(page=copy.as_uri(), width=width), encoding="utf-8")
+    flags = [*OFFLINE, "--window-size=1400,950", f"--user-data-dir={tmp_path}", *([DARK] if mode == "dark" else [])]
     assert CHROMIUM is not None
     shown = subprocess.run(
-        [CHROMIUM, *flags, "--dump-dom", "--virtual-time-budget=60000", copy.as_uri()],
+        [CHROMIUM, *flags, "--dump-dom", "--virtual-time-budget=60000", frame.as_uri()],
         capture_output=True,
         text=True,
         timeout=180,
