@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Activation patching: causal validation
+# # Does the model really use these tokens?
 #
-# An attribution says which tokens mattered. Patching tests that claim: insert activations of a clean run into a
-# corrupted run, and see how much of the prediction is restored. This notebook does both on a pair of stories that
-# differ in one word.
+# An attribution claims that some tokens mattered. Activation patching tests the claim: insert activations of a clean
+# run into a corrupted run, and see how much of the prediction is restored. This notebook does both on a pair of stories
+# that differ in one word.
 
 # %%
 MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
@@ -199,3 +199,6 @@ causal.ablate_heads(clean, answers, tokens=clean_tokens)
 
 # %% [markdown]
 # Three do, and only one of them is among the two heads above. The flow suggests candidates; ablation tests them.
+#
+# **Takeaway.** Check a high score with an intervention before you believe it, and compare the result with that of an
+# intervention that should do nothing.

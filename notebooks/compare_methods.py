@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Ten methods on one prompt
+# # Do other methods agree?
 #
-# Many attribution methods say which tokens mattered. Here ten of them explain the same prediction of a toy model, in
-# one figure. A few metrics then evaluate each of them. What comes first here need not come first on a real model.
+# Many attribution methods say which tokens mattered. Do they say the same? Here ten of them explain one prediction of a
+# toy model, in one figure, and a few metrics evaluate each. What comes first here need not come first on a real model.
 
 # %%
 MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
@@ -96,6 +96,8 @@ pd.DataFrame(values).T.astype(float).round(3)
 # %% [markdown]
 # None does. Leave-one-out is best, alone or tied, on the first three metrics, and attention rollout on the last. HETA
 # is second on the first two, but its highest score is not on the evidence. Random scores are not last: they put
-# evidence first, by luck. One prompt proves nothing, and these are single numbers without intervals. The command
-# `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals, paired differences and all metrics.
-# The documentation's results page has the outcome.
+# evidence first, by luck. The command `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals
+# and paired differences.
+#
+# **Takeaway.** Methods disagree, and one prompt cannot say which is right. Choose a method by its results on many
+# prompts of your kind; the documentation's results page has those on real models.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Explain a generation
+# # Where does each word of the answer come from?
 #
 # An answer usually has several tokens. This notebook explains every token of an answer, each from all tokens before it,
 # and the answer as a whole.
@@ -89,5 +89,7 @@ float((answer.steps[0].scores - alone.scores).abs().max())
 answer.plot()
 
 # %% [markdown]
-# It is the same, one target at a time. The totals add scores of different targets, as the paper does, but these have no
-# common unit: look at the steps before you trust a sum.
+# It is the same, one target at a time.
+#
+# **Takeaway.** One call explains a whole answer, a row for each token. The totals add scores of different targets, as
+# the paper does, but these have no common unit: look at the steps before you trust a sum.

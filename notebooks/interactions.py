@@ -81,3 +81,6 @@ masking_effects(*strongest[0]), masking_effects(*weakest)
 # %% [markdown]
 # The strongest pair interacts: masking both tokens costs less than the sum of masking each alone. The weakest pair has
 # no effect. Second derivatives are taken at one point, and masking goes far from it, so the two need not agree in size.
+#
+# **Takeaway.** Where two tokens only matter together, a score per token hides it. The map of second derivatives
+# suggests such pairs, and masking both tests them.

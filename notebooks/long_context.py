@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Long contexts
+# # What does a long prompt cost, and what can be saved?
 #
 # Most of HETA's cost is Hessian–vector products (HVPs). By default, the tokens are probed in 16 groups that share them.
 # With 10 probes this makes 160 HVPs, and one more to find tokens that should be alone in their group, however long the
@@ -132,3 +132,6 @@ heta_lens.metrics.faithfulness_error(heta_lens.metrics.Drops.of(prediction), win
 # %% [markdown]
 # The ranking is nearly that of the full method. But the scores are poor as sums of effects: with or without the best
 # scale (`calibrated`, `raw`), their error in nats is a large part of that of scores that are all 0 (`nothing`).
+#
+# **Takeaway.** For the highest scores of a long prompt, an approximation is enough. Ask `estimate` before a long run,
+# and read the errors that a cheap one reports.

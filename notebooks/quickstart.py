@@ -97,5 +97,8 @@ loaded = heta_lens.Attribution.load(path)
 loaded.scores.equal(attribution.scores) and loaded.tokens == attribution.tokens
 
 # %% [markdown]
-# It is. The page *Five minutes* has other questions: why this token rather than that one, why the token at position 12,
-# many prompts at once. The notebook `activation_patching` tests scores like these by intervention.
+# It is.
+#
+# **Takeaway.** A run with a cache and one call are enough to see which tokens made the model say that. The page *Five
+# minutes* has other questions: why this token rather than that one, why the token at position 12, many prompts at once.
+# The notebook `activation_patching` tests scores like these by intervention.

@@ -119,6 +119,8 @@ for what, shares in {"the name": names, "another word": others}.items():
     print(f"replacing {what} takes away {np.mean(shares):.0%} of the number, 95% interval {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# The explanation holds: the head writes the name because the name stands there. To ask this of your own head, neuron or
-# probe, change the hook point and the direction: `index=` names a neuron, and `function=` takes a feature of a sparse
-# autoencoder behind its nonlinearity.
+# The explanation holds: the head writes the name because the name stands there.
+#
+# **Takeaway.** Any number in the model can be explained, and a counterfactual tests the explanation. To ask this of
+# your own head, neuron or probe, change the hook point and the direction: `index=` names a neuron, and `function=`
+# takes a feature of a sparse autoencoder behind its nonlinearity.

@@ -6,7 +6,7 @@ a run continues from kept keys and values; `key_values` has that difference.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
@@ -22,7 +22,7 @@ from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import check_token, from_end, hint, is_whole
 from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
-from heta_lens.model.batching import Sizes
+from heta_lens.model.batching import Sizes, out_of_memory
 from heta_lens.model.hooks import (
     EMBED,
     READ,
@@ -134,8 +134,12 @@ class ModelAdapter:
                 raise ValueError(f"activation({name!r}) is the prediction: give a function of the logits as the target")
         if new := [name for name in names if name not in known[0]]:
             few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
-            with self._without_hooks(), suppress(RuntimeError), torch.no_grad():  # of hooks that never fire
-                self.streams(few, [], {name: note(found, name) for name in new})
+            try:
+                with self._without_hooks(), torch.no_grad():
+                    self.streams(few, [], {name: note(found, name) for name in new})
+            except RuntimeError as error:  # of hooks that never fire
+                if out_of_memory(error):
+                    raise
             known[0].update({name: tuple(found[name].shape) for name in new if name in found})
             known[1].update(self.output_forms)
         for name in names:
