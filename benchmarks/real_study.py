@@ -52,7 +52,8 @@ CHOOSING = ("squad", "known_facts", "ioi", "key_value", "needle", "variable_trac
 SPLITS = ("dev", "test")
 HOW = ("delete", "resample", "zero")
 DRAWN, LONGEST, FITTED = 400, 80, 40  # prompts of a made family; tokens of a prompt; prompts to fit AT2
-SOME = 3  # SOMETIMES is measured on the first prompts of a family and split, SLOW on the last of these by SmolLM2
+SOME = {MODELS[0]: 3, MODELS[1]: 1}  # SOMETIMES is measured on the first prompts of a family and split
+SLOWEST = 2  # SLOW on this one, by SmolLM2
 
 Setting = tuple[str, dict[str, Any]]
 ALWAYS: Mapping[str, Setting] = {
@@ -133,11 +134,11 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction)
     parts["gate"] = _short(squared.parts["gate"][eligible])
     parts["squared gradient"] = _short(squared.parts["curvature"][eligible])
-    if nth < SOME:
+    if nth < SOME[name]:
         known["others"] = other_interventions(prediction, instance, groups)
-    slow = nth == SOME - 1 and name == MODELS[0]
+    slow = nth == SLOWEST and name == MODELS[0]
     scores, seconds, refused = dict[str, Any](), dict[str, float](), dict[str, str]()
-    settings = {**ALWAYS, **(SOMETIMES if nth < SOME else {}), **(SLOW if slow else {})}
+    settings = {**ALWAYS, **(SOMETIMES if nth < SOME[name] else {}), **(SLOW if slow else {})}
     for setting, (method, options) in settings.items():
         begun = time.process_time()
         try:
