@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.prediction.target import activation
     from heta_lens.reliance import ContextReliance, context_reliance
     from heta_lens.span_attribution import SpanAttribution
+    from heta_lens.web import app
 
     __version__: str
 
@@ -39,6 +40,7 @@ __all__ = [
     "SpanAttribution",
     "__version__",
     "activation",
+    "app",
     "attribute",
     "attribute_batch",
     "attribute_dataset",
@@ -84,6 +86,7 @@ _NAMES = {
     "prediction.target": ("activation",),
     "reliance": ("ContextReliance", "context_reliance"),
     "span_attribution": ("SpanAttribution",),
+    "web": ("app",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

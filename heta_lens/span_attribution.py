@@ -127,13 +127,25 @@ class SpanAttribution(Result):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
-        steps = {name: [stored_fields(step) for step in getattr(self, name)] for name in ("steps", "reasoning")}
-        storage.save(path, FORMAT, VERSION, {**steps, "tokens": self.tokens})
+        storage.save(path, FORMAT, VERSION, self._stored)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
         """Return the span in a file of `save`; raise for foreign and damaged files."""
         return storage.load(path, FORMAT, VERSION, _of_fields)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that `save` writes."""
+        return storage.to_bytes(FORMAT, VERSION, self._stored)
+
+    @classmethod
+    def of_bytes(cls, raw: bytes, place: str) -> "SpanAttribution":
+        return storage.of_bytes(raw, place, FORMAT, VERSION, _of_fields)
+
+    @property
+    def _stored(self) -> dict[str, Any]:
+        steps = {name: [stored_fields(step) for step in getattr(self, name)] for name in ("steps", "reasoning")}
+        return {**steps, "tokens": self.tokens}
 
 
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:

@@ -14,6 +14,7 @@ def test_nothing_but_the_public_names_is_exported() -> None:
         *("ChatPrompt", "ContextReliance", "chat", "lean_names_filter", "names_filter"),
         *(
             "activation",
+            "app",
             "attribute",
             "attribute_batch",
             "attribute_dataset",

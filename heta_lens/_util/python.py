@@ -50,6 +50,7 @@ EXTRAS = {
     "shapiq": ("shapiq", "shapiq"),
     "lightgbm": ("lightgbm", "shapiq"),
     "ray": ("ray", "ray"),
+    "starlette": ("starlette", "app"),
 }
 """Optional packages by import name: the name on PyPI, and the extra."""
 

@@ -130,3 +130,11 @@ def _check_types(kind: type, values: Mapping[str, Any]) -> None:
     for value in values.values():
         if is_dataclass(value):
             _check_types(type(value), vars(value))
+
+
+def only_vector(file: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the only tensor of a file, a vector."""
+    if len(tensors) != 1 or next(iter(tensors.values())).ndim != 1:
+        held = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"{file} holds {held or 'nothing'}: save one vector in it")
+    return next(iter(tensors.values()))

@@ -8,13 +8,14 @@
     hvps        products of H (or of its stand-in) with one direction
 
 `ModelAdapter.run` and the functions that take gradients and products report their work to the innermost ``counting``,
-which moves the bar. The runs of checks count too, in ``diagnostics["checks"]``.
+which moves the bar, and to whoever has ``watched`` it, who may raise `Cancelled`. The runs of checks count too, in
+``diagnostics["checks"]``.
 """
 
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -35,7 +36,13 @@ EVERY = 15.0  # seconds between two lines, where no bar can be drawn
 
 in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
+watched: ContextVar[Callable[[str, int], None] | None] = ContextVar("watched", default=None)
+
 _counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
+
+
+class Cancelled(BaseException):
+    """The end of work whose result nobody waits for; handlers of errors let it through."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ def count(kind: str, rows: int) -> None:
     if progress is not None:
         progress.ran[kind] += rows
         progress.advance(kind, rows)
+    if watcher := watched.get():
+        watcher(kind, rows)
 
 
 @contextmanager

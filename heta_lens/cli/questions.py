@@ -121,15 +121,13 @@ def vector(path: str) -> Any:
     from safetensors.torch import load_file
 
     from heta_lens._util.files import regular_file
+    from heta_lens._util.storage import only_vector
 
     try:
         tensors = load_file(regular_file(path))
     except SafetensorError as error:
         raise ValueError(f"--direction {path} is no safetensors file: {error}") from None
-    if len(tensors) != 1 or next(iter(tensors.values())).ndim != 1:
-        held = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise ValueError(f"--direction {path} holds {held or 'nothing'}: save one vector in it")
-    return next(iter(tensors.values()))
+    return only_vector(f"--direction {path}", tensors)
 
 
 def shown(flags: Mapping[str, Any]) -> str:

@@ -74,6 +74,8 @@ Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 def check_decoder(model: Any) -> None:
     """Refuse a model that is not a decoder-only language model ready to be explained."""
     kind = type(model).__name__
+    if not all(hasattr(model, name) for name in ("cfg", "hook_dict", "tokenizer")):
+        raise TypeError(f"{kind} is not a TransformerLens model")
     points, direction = model.hook_dict, getattr(model.cfg, "attention_dir", "causal")
     if direction != "causal" or EMBED not in points or not hasattr(model, "blocks"):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")

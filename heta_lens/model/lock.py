@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from heta_lens._util.work import watched
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -60,7 +62,7 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
         yield
         return
     lock = lock_of(model)
-    with lock.lock:
+    with lock.lock if watched.get() is None else _patiently(lock.lock):
         depth, before = lock.depth, len(lock.changes) if lock.depth else 0
         outermost, graded = not (depth or users_code), torch.is_grad_enabled()
         lock.undo(before)  # the changes of a killed call
@@ -77,6 +79,18 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
             if outermost:
                 torch.set_grad_enabled(graded)  # an interrupt may stop the end of `torch.no_grad`
             lock.undo(before)  # again, if an interrupt stopped the first time
+
+
+@contextmanager
+def _patiently(lock: Any) -> Iterator[None]:
+    """Wait for a lock; whoever watches is told meanwhile, and may end the waiting."""
+    while not lock.acquire(timeout=0.1):
+        if watcher := watched.get():
+            watcher("waiting", 0)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -246,6 +246,7 @@
     }
     state.pinned = !(state.pinned && state.current === chip);
     point(chip);
+    tell();
   };
   const release = () => {
     state.pinned = false;
@@ -254,6 +255,13 @@
       refresh();
     }
     point(-1);
+    tell();
+  };
+  /** Whoever shows this view may ask more about the token that is pinned, or the word or sentence that it is part of. */
+  const tell = () => {
+    const rows = state.pinned ? state.members[units[state.unit][rowsOf[state.current][0]]] : [];
+    const detail = { positions: rows.map(row => positions[row]), text: state.pinned ? bareName(units[state.unit][rowsOf[state.current][0]]) : "" };
+    root.dispatchEvent(new CustomEvent("heta-lens-pin", { bubbles: true, composed: true, detail }));
   };
   const key = (event, chips) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -287,7 +295,7 @@
     const [row, source] = [state.other ?? state.current, state.current].map(chip => chip === null ? -1 : rowsOf[chip][0]);
     map?.show(targets.indexOf(row), map.sources.indexOf(source));
     find(".tip").textContent = unit === null ? data.hint : described(unit);
-    find(".card").classList.toggle("on", unit !== null);
+    find(".card").classList.toggle("on", state.pinned);
     find(".card").replaceChildren(...(unit === null ? overview() : details(unit)));
   };
   const place = unit => {

@@ -22,7 +22,7 @@ from torch import Tensor
 from heta_lens._util.python import warn
 from heta_lens._util.text import Span, joined, owners, visible_span
 from heta_lens.attribution import TEMPLATE, Messages
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import ModelAdapter, check_decoder
 from heta_lens.model.tokenizer import (
     Message,
     TokenizerWrapper,
@@ -263,8 +263,7 @@ def chat(
         heta_lens.attribute(cache, tokens=chat).by_message()
     """
     checked = checked_messages(messages)
-    if not all(hasattr(model, name) for name in ("cfg", "hook_dict", "tokenizer")):
-        raise TypeError(f"{type(model).__name__} is not a TransformerLens model")
+    check_decoder(model)
     adapter = ModelAdapter(model)
     options = {**template_options, "add_generation_prompt": add_generation_prompt}
     template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})

@@ -1,0 +1,325 @@
+(() => {
+  const { nonce } = document.currentScript;
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const $ = name => document.querySelector(name), $$ = name => [...document.querySelectorAll(name)];
+  const make = (tag, text = "", attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    element.textContent = text;
+    for (const name in attributes) element.setAttribute(name, attributes[name]);
+    element.append(...children);
+    return element;
+  };
+  const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
+  const number = value => Math.abs(value) < .001 ? "less than 0.001" : Number(value.toPrecision(3)).toString().replace("-", "−");
+  const quoted = text => `“${text.trim() || text}”`;
+
+  /** What is asked, which a reload asks again; what was answered is in ``found``, by method. */
+  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast" };
+  const found = new Map();
+  let chosen = [], changed = "", working = new AbortController();
+  const save = () => sessionStorage.setItem("heta_lens", JSON.stringify(state));
+
+  // -------------------------------------------------------------------------------------------------------- the server
+  const GONE = "The server does not answer. Start it again, and open the address that it prints.";
+  const OTHER = "This address is of an earlier start of the app. Open the address that the terminal shows.";
+  /** Post a question, and yield the lines of the answer; an error is a line too. */
+  async function* lines(path, body, signal) {
+    let response;
+    try {
+      response = await fetch(path, { method: "POST", body: JSON.stringify(body), signal });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      throw new Error(GONE);
+    }
+    if (response.status === 404) throw new Error(OTHER);
+    if (!response.ok) throw new Error((await response.json().catch(() => null))?.error ?? `The server answers ${response.status}.`);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    while (true) {
+      let part;
+      try {
+        part = await reader.read();
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        throw new Error(GONE);
+      }
+      if (part.done) return;
+      const complete = (rest + part.value).split("\n");
+      rest = complete.pop();
+      for (const line of complete) {
+        const told = JSON.parse(line);
+        if (told.error) throw new Error(told.error);
+        yield told;
+      }
+    }
+  }
+  const say = (text, error = false) => {
+    $("#says").textContent = text;
+    $("#says").classList.toggle("error", error);
+  };
+  /** End what is being computed, and do something else. */
+  const instead = async work => {
+    working.abort();
+    const own = working = new AbortController();
+    $("#stop").hidden = false;
+    say("");
+    try {
+      await work(own.signal);
+    } catch (error) {
+      if (own === working) say(error.message, true);
+    }
+    if (own === working) $("#stop").hidden = true;
+  };
+
+  // -------------------------------------------------------------------------------------------------------- the prompt
+  const drawPrompt = () => {
+    const chat = state.mode === "chat", rows = chat ? state.messages : [state.messages[state.messages.length - 1]];
+    $$("[name=mode]").forEach(box => { box.checked = box.value === state.mode; });
+    $("#messages").replaceChildren(...rows.map((message, at) => {
+      const text = make("textarea", "", { rows: 3, "aria-label": chat ? `message ${at + 1}` : "prompt", placeholder: chat ? "" : "The capital of Portugal is" });
+      text.value = message.content;
+      text.oninput = () => { message.content = text.value; save(); };
+      text.onkeydown = event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("#ask").requestSubmit(); };
+      if (!chat) return make("div", "", { class: "message text" }, text);
+      const role = make("select", "", { "aria-label": `role of message ${at + 1}` });
+      ["system", "user", "assistant"].forEach(name => role.append(new Option(name, name, false, name === message.role)));
+      role.onchange = () => { message.role = role.value; save(); };
+      const remove = make("button", "✕", { type: "button", "aria-label": `remove message ${at + 1}` });
+      remove.disabled = rows.length === 1;
+      remove.onclick = () => { state.messages.splice(at, 1); drawPrompt(); save(); };
+      return make("div", "", { class: "message" }, role, text, remove);
+    }));
+    if (!chat) return;
+    const more = make("button", "Add a message", { type: "button" });
+    more.onclick = () => {
+      state.messages.push({ role: state.messages.at(-1).role === "user" ? "assistant" : "user", content: "" });
+      drawPrompt();
+      $$("#messages textarea").at(-1).focus();
+      save();
+    };
+    $("#messages").append(more);
+  };
+  const promptNow = () => state.mode === "chat" ? state.messages : state.messages.at(-1).content;
+  /** Begin anew with what is in the boxes. */
+  const begin = () => {
+    Object.assign(state, { prompt: structuredClone(promptNow()), written: [], at: undefined, target: null });
+    found.clear();
+    choose([], "");
+    for (const name of ["#answer", "#why", "#what-if"]) $(name).hidden = true;
+    save();
+  };
+  const generate = () => instead(async signal => {
+    begin();
+    for await (const { token, text } of lines("write", { prompt: state.prompt, tokens: +$("#tokens").value }, signal)) {
+      state.written.push({ token, text });
+      drawAnswer();
+    }
+    save();
+  });
+
+  // -------------------------------------------------------------------------------------------------------- the answer
+  const drawAnswer = () => {
+    $("#answer").hidden = !state.written.length;
+    const buttons = state.written.map(({ text }, at) => {
+      const shown = text.replace(/\n/g, "↵\n"), button = make("button", shown.trim() ? shown : shown.replace(/ /g, "·") || "∅", { type: "button", "aria-pressed": String(state.at === at) });
+      button.onclick = () => ask(at);
+      return button;
+    });
+    const all = make("button", "whole answer", { type: "button", class: "all", "aria-pressed": String(state.at === null) });
+    all.onclick = () => ask(null);
+    $(".words").replaceChildren(...buttons, all);
+  };
+  const question = () => ({ prompt: state.prompt, written: state.written.map(({ token }) => token), at: state.at, target: state.target });
+
+  // -------------------------------------------------------------------------------------------------- the explanation
+  /** Ask about a word of the answer, by its place; about the next token, or, with null, about all words. */
+  const ask = (at, target = null) => {
+    Object.assign(state, { at, target });
+    found.clear();
+    choose([], "");
+    drawAnswer();
+    explain(state.methods);
+  };
+  const explain = methods => instead(async signal => {
+    save();
+    $("#why").hidden = false;
+    $("#what-if").hidden = state.at === null;
+    if (!methods.includes(state.shown) && !found.has(state.shown)) state.shown = methods[0];
+    drawTabs();
+    if (!found.size) $("#view").replaceChildren();
+    if (!found.size) $("#files").replaceChildren();
+    const asked = { question: question(), methods };
+    for await (const told of lines("explain", asked, signal)) {
+      if (told.html) {
+        const before = found.get(told.method);
+        found.set(told.method, told);
+        if (!before && !found.has(state.shown)) state.shown = told.method;
+        if (state.shown === told.method) show(told.method);
+        else drawTabs();
+        say(told.whole ? "" : `${told.method}: from few probes; the error bars will shrink`);
+      } else say(`${told.method}: ${told.waiting ? "waiting for another question’s work" : told.done === null ? `${told.runs} runs` : percent(told.done)}`);
+    }
+  });
+  const show = name => {
+    state.shown = name;
+    drawTabs();
+    draw(found.get(name));
+    choose(chosen, changed);
+    save();
+  };
+  /** Put a view of the library into the page; scripts that come as text are not run until they are put in anew. */
+  const draw = ({ html, result, files }) => {
+    $("#view").innerHTML = html;
+    for (const old of $$("#view script:not([type])")) {
+      const script = make("script", old.textContent);
+      script.nonce = nonce;
+      old.replaceWith(script);
+    }
+    const links = files.map(suffix => make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}`, download: "" }));
+    $("#files").replaceChildren("Save as", ...links);
+  };
+  const drawTabs = () => {
+    const tabs = state.methods.map(name => {
+      const known = found.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
+      tab.append(" ", make("small", known ? `${known.seconds.toFixed(1)} s${known.whole ? "" : " …"}` : "…"));
+      tab.disabled = !known;
+      tab.onclick = () => show(name);
+      if (state.methods.length === 1) return make("span", "", {}, tab);
+      const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
+      close.onclick = () => {
+        state.methods = state.methods.filter(other => other !== name);
+        found.delete(name);
+        if (state.shown === name) found.size ? show([...found.keys()][0]) : explain(state.methods);
+        drawTabs();
+        save();
+      };
+      return make("span", "", {}, tab, close);
+    });
+    const more = make("select", "", { "aria-label": "another method" });
+    more.append(new Option("another method …", ""), ...facts.methods.filter(name => !state.methods.includes(name)).map(name => new Option(name, name)));
+    more.onchange = () => {
+      const waiting = state.methods.filter(name => !found.get(name)?.whole);
+      state.methods.push(more.value);
+      state.shown = more.value;
+      explain([more.value, ...waiting]);
+    };
+    const compare = make("button", "Compare", { type: "button", "aria-pressed": String(state.shown === "compared") });
+    compare.disabled = found.size < 2;
+    compare.onclick = () => instead(async signal => {
+      const results = state.methods.filter(name => found.has(name)).map(name => found.get(name).result);
+      for await (const told of lines("compare", { results }, signal)) {
+        state.shown = "compared";
+        drawTabs();
+        draw(told);
+      }
+    });
+    $(".tabs").replaceChildren(...tabs, more, compare);
+  };
+
+  // -------------------------------------------------------------------------------------------------------- what if
+  const form = $("#what-if form"), fields = form.elements;
+  const choose = (positions, text) => {
+    chosen = positions;
+    changed = text;
+    $("#chosen").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : "Click a token of the prompt above, and choose what happens to it.";
+    form.querySelector("[type=submit]").disabled = !positions.length;
+    if (!positions.length) $("#outcome").replaceChildren();
+  };
+  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) choose(detail.positions, detail.text); });
+  fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
+  const DONE = { mask: "masked", delete: "deleted", replace: "replaced", patch: "patched" };
+  form.onsubmit = event => {
+    event.preventDefault();
+    const how = fields.how.value, own = fields.counterfactual.value, waiting = state.methods.filter(name => !found.get(name)?.whole);
+    const messages = state.mode === "chat" ? [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: own }] : own;
+    const names = [...found.keys()], results = names.map(name => found.get(name).result);
+    const change = { positions: chosen, how, text: fields.text.value, counterfactual: messages, layer: +fields.layer.value, results };
+    instead(async signal => {
+      $("#outcome").replaceChildren("…");
+      try {
+        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, how, names);
+      } catch (error) {
+        $("#outcome").replaceChildren();
+        throw error;
+      }
+    }).then(() => { if (waiting.length && !working.signal.aborted) explain(waiting); });
+  };
+  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, how, methods) => {
+    const asked = tokens?.filter(row => row.target) ?? [], names = asked.map(({ text }) => quoted(text)).join(" and ");
+    const said = asked.length === 1 ? `${names} goes from ${percent(asked[0].before)} to ${percent(asked[0].after)}` : `the number goes from ${number(before)} to ${number(after)}`;
+    const moved = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${how === "mask" && chosen.length === 1 ? ", the score of leave_one_out" : ""}.`;
+    const lines = [make("p", `With ${changed} ${DONE[how]}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
+    if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share }, at) => `${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
+    if (tokens) {
+      const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
+      const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", row.text.replace(/\n/g, "↵")), bar(row.before), bar(row.after)));
+      lines.push(make("table", "", {}, make("thead", "", {}, make("tr", "", {}, ...["next token", "before", "after"].map(name => make("th", name, { scope: "col" })))), make("tbody", "", {}, ...rows)));
+    }
+    $("#outcome").replaceChildren(...lines);
+  };
+
+  // ---------------------------------------------------------------------------------------------------- other targets
+  const [other, activation] = $$("#target form");
+  other.onsubmit = event => {
+    event.preventDefault();
+    const { text, against } = other.elements;
+    ask(state.at, text.value ? { text: text.value, against: against.value || null } : null);
+  };
+  activation.onsubmit = async event => {
+    event.preventDefault();
+    const { hook, head, index, direction } = activation.elements, [file] = direction.files;
+    const whole = box => box.value === "" ? null : +box.value;
+    const bytes = file && new Uint8Array(await file.arrayBuffer());
+    const packed = bytes ? btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join("")) : null;
+    ask(state.at, { hook: hook.value, head: whole(head), index: whole(index), direction: packed });
+  };
+
+  // ---------------------------------------------------------------------------------------------------------- history
+  const listHistory = async () => {
+    const known = await (await fetch("history")).json();
+    $("#history ul").replaceChildren(...known.map(({ number, at, title }) => {
+      const entry = make("button", title, { type: "button" });
+      entry.append(" ", make("small", `${at} UTC`));
+      entry.onclick = () => instead(async signal => {
+        for await (const told of lines(`history/${number}`, {}, signal)) restore(told);
+      });
+      return make("li", "", {}, entry);
+    }));
+  };
+  const restore = told => {
+    const { prompt, written, at, target } = told.question, chat = typeof prompt !== "string";
+    Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? prompt : [{ role: "user", content: prompt }], prompt, at, target, methods: [told.method], shown: told.method });
+    state.written = written.map((token, place) => ({ token, text: told.texts[place] }));
+    found.clear();
+    found.set(told.method, { ...told, whole: true, seconds: 0 });
+    drawPrompt();
+    drawAnswer();
+    $("#why").hidden = false;
+    $("#what-if").hidden = at === null;
+    choose([], "");
+    show(told.method);
+  };
+
+  // ------------------------------------------------------------------------------------------------------------ begin
+  $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
+  $("#next").onclick = () => {
+    const going_on = JSON.stringify(state.prompt) === JSON.stringify(promptNow()) && state.written.length;
+    if (!going_on) begin();
+    ask(state.written.length);
+  };
+  $("#stop").onclick = () => { working.abort(); $("#stop").hidden = true; say("stopped"); };
+  $("#mode").hidden = !facts.chat;
+  $$("[name=mode]").forEach(box => { box.onchange = () => { state.mode = box.value; drawPrompt(); save(); }; });
+  facts.hooks.forEach(name => $("#hooks").append(new Option(name)));
+  fields.layer.max = facts.layers;
+  if (facts.history) {
+    $("#history").hidden = false;
+    $("#history").ontoggle = () => $("#history").open && listHistory();
+    $("#history > button").onclick = async () => { await fetch("history", { method: "DELETE" }); listHistory(); };
+  }
+  Object.assign(state, JSON.parse(sessionStorage.getItem("heta_lens") ?? "{}"));
+  drawPrompt();
+  drawAnswer();
+  choose([], "");
+  if (state.at !== undefined && state.prompt !== null) explain(state.methods);
+})();

@@ -1,0 +1,214 @@
+"""What the app answers is what Python gives: explanations, and the numbers of changed tokens."""
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+import heta_lens
+from heta_lens._util.work import Cancelled, watched
+from heta_lens.web.answers import KEPT, Answers, Question, WhatIf
+
+METHOD = "leave_one_out"
+
+
+def told_by(answers: Answers, question: Question, *methods: str) -> list[Any]:
+    lines: list[Any] = []
+    answers.explain(question, methods, lines.append)
+    return [line for line in lines if "html" in line]
+
+
+@pytest.fixture
+def written(answers: Answers, story: str) -> list[int]:
+    lines: list[Any] = []
+    answers.write(Question(story), 2, lines.append)
+    return [line["token"] for line in lines]
+
+
+@pytest.fixture
+def ids(demo: Any, story: str, written: list[int]) -> torch.Tensor:
+    before = demo.to_tokens(story)
+    return torch.cat([before, before.new_tensor([written])], 1)
+
+
+@pytest.fixture
+def cache(demo: Any, ids: torch.Tensor) -> Any:
+    return demo.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+
+
+def test_the_answer_is_the_most_likely_one(demo: Any, story: str, written: list[int], answers: Answers) -> None:
+    ids = demo.to_tokens(story)
+    for token in written:
+        with torch.no_grad():
+            assert int(demo(ids)[0, -1].argmax()) == token
+        ids = torch.cat([ids, ids.new_tensor([[token]])], 1)
+    assert "".join(answers.texts(Question(story, written))) == demo.tokenizer.decode(written)
+
+
+@pytest.mark.parametrize("method", ["fast", "heta", "leave_one_out"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_explanations_are_those_of_python(
+    answers: Answers, story: str, written: list[int], ids: Any, cache: Any, method: str, at: int
+) -> None:
+    place = None if at == len(written) else ids.shape[1] - len(written) + at
+    expected = heta_lens.attribute(cache, position=place, tokens=ids, method=method)
+    *_, last = told_by(answers, Question(story, written, at), method)
+    found = answers.result(last["result"])
+    assert last["whole"] and found.scores.equal(expected.scores) and found.target == expected.target
+    assert last["html"] == expected.plot().fragment
+
+
+def test_hetas_errors_shrink(answers: Answers, story: str) -> None:
+    few, whole = told_by(answers, Question(story, at=0), "heta")
+    first, second = (answers.result(line["result"]).summed.standard_errors["scores"] for line in (few, whole))
+    assert (few["whole"], whole["whole"]) == (False, True)
+    assert first is not None and second is not None and float(second.mean()) < float(first.mean())
+
+
+def test_a_whole_answer_is_a_span(answers: Answers, story: str, written: list[int], ids: Any, cache: Any) -> None:
+    (line,) = told_by(answers, Question(story, written), "fast")
+    expected = heta_lens.attribute_span(cache, ids.shape[1] - len(written), tokens=ids, method="fast")
+    found = answers.result(line["result"])
+    assert isinstance(found, heta_lens.SpanAttribution) and found.total.equal(expected.total)
+
+
+def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str) -> None:
+    ids = demo.to_tokens(story)
+    logits, cache = demo.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    pair = [demo.tokenizer.decode([token]) for token in logits[0, -1].topk(2).indices.tolist()]
+    direction = torch.randn(demo.cfg.d_model, generator=torch.Generator().manual_seed(0))
+    packed = b64encode(save({"probe": direction})).decode()
+    hook = "blocks.1.hook_resid_post"
+    asked: list[tuple[Any, Any]] = [
+        ({"text": pair[1]}, pair[1]),
+        ({"text": pair[0], "against": pair[1]}, tuple(pair)),
+        ({"hook": hook, "index": 3}, heta_lens.activation(hook, index=3)),
+        ({"hook": hook, "direction": packed}, heta_lens.activation(hook, direction=direction)),
+    ]
+    for given, target in asked:
+        question = Question(story, at=0, target=given)
+        (line,) = told_by(answers, question, "fast")
+        expected = heta_lens.attribute(cache, target, tokens=ids, method="fast")
+        assert answers.result(line["result"]).summed.scores.equal(expected.scores)
+        change = answers.what_if(question, WhatIf([5], "mask"))
+        drops = heta_lens.attribute(cache, target, tokens=ids, method=METHOD, effect="log_prob")
+        assert change["drop"] == pytest.approx(float(drops.scores[5]), abs=1e-5)
+        assert ("tokens" in change) is not ("hook" in given)
+
+
+def test_masking_shows_the_number_of_leave_one_out(answers: Answers, story: str, written: list[int], ids: Any) -> None:
+    cache = answers.model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+    start = ids.shape[1] - len(written)
+    expected = heta_lens.attribute(cache, position=start + 1, tokens=ids, method=METHOD)
+    question = Question(story, written, 1)
+    for place in range(0, start + 1, 4):
+        found = answers.what_if(question, WhatIf([place], "mask"))
+        assert found["kl"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
+    prediction = heta_lens.Prediction.from_cache(cache, position=start + 1, tokens=ids)
+    together = float(heta_lens.causal.effects(prediction, how="input", groups=[[2, 3]])[0])
+    assert answers.what_if(question, WhatIf([2, 3], "mask"))["drop"] == pytest.approx(together, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("how", ["delete", "replace"])
+def test_deleting_and_replacing_show_a_plain_run(answers: Answers, demo: Any, story: str, how: Any) -> None:
+    ids = demo.to_tokens(story)[0].tolist()
+    word = story.split()[-3]
+    put = demo.to_tokens(word, prepend_bos=False)[0].tolist() if how == "replace" else []
+    edited = torch.tensor([[*ids[:4], *put, *ids[6:]]])
+    clean, after = (demo(own)[0, -1].log_softmax(-1) for own in (torch.tensor([ids]), edited))
+    found = answers.what_if(Question(story, at=0), WhatIf([4, 5], how, text=word))
+    best = int(clean.argmax())
+    assert (found["before"], found["after"]) == pytest.approx((float(clean[best]), float(after[best])), abs=1e-5)
+    expected = {demo.tokenizer.decode([id]).strip(): float(after[id].exp()) for id in after.topk(3).indices.tolist()}
+    rows = {row["text"].strip(): row["after"] for row in found["tokens"]}
+    assert {text: rows[text] for text in expected} == pytest.approx(expected, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", [0, 2])
+def test_patching_shows_the_prediction_after_the_other_prompts_state(
+    answers: Answers, demo: Any, story: str, layer: int
+) -> None:
+    words = story.split()
+    other = story.replace(words[0], words[8], 1) if layer == 0 else " ".join([words[8], *words[1:]])
+    ids, changed = demo.to_tokens(story), demo.to_tokens(other)
+    assert ids.shape == changed.shape and not ids.equal(changed)
+    place = int((ids != changed)[0].nonzero()[0])
+    name = f"blocks.{layer}.hook_resid_pre"
+    state = demo.run_with_cache(changed, names_filter=[name])[1][name][0, place]
+
+    def put(stream: torch.Tensor, hook: Any) -> torch.Tensor:  # noqa: ARG001
+        stream[0, place] = state
+        return stream
+
+    after = demo.run_with_hooks(ids, fwd_hooks=[(name, put)])[0, -1].log_softmax(-1)
+    target = int(demo(ids)[0, -1].argmax())
+    found = answers.what_if(Question(story, at=0), WhatIf([place], "patch", counterfactual=other, layer=layer))
+    assert found["after"] == pytest.approx(float(after[target]), abs=1e-5)
+
+
+def test_what_the_scores_had_promised(answers: Answers, story: str) -> None:
+    (line,) = told_by(answers, Question(story, at=0), "fast")
+    found = answers.what_if(Question(story, at=0), WhatIf([3, 5], "mask", results=[line["result"]]))
+    scores = answers.result(line["result"]).summed.scores
+    share = float(scores[[3, 5]].abs().sum() / scores.abs().sum())
+    assert found["promised"][0]["share"] == pytest.approx(share)
+    assert found["promised"][0]["score"] == pytest.approx(float(scores[[3, 5]].sum()))
+
+
+def test_two_results_are_compared(answers: Answers, story: str) -> None:
+    lines = told_by(answers, Question(story, at=0), "fast", METHOD)
+    found = answers.compared([line["result"] for line in lines])
+    both = [answers.result(line["result"]) for line in lines]
+    assert found["html"] == heta_lens.compare(both).fragment
+
+
+def test_only_the_latest_results_are_kept(answers: Answers, story: str) -> None:
+    (line,) = told_by(answers, Question(story, at=0), "fast")
+    for _ in range(KEPT):
+        answers.shown(answers.result(line["result"]))
+    assert len(answers.results) == KEPT
+    with pytest.raises(ValueError, match="not kept any more"):
+        answers.result(line["result"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (WhatIf([], "mask"), "positions must be tokens before the explained one"),
+        (WhatIf([999], "mask"), "positions must be tokens before the explained one"),
+        (WhatIf([0], "delete"), "mask it, rather than delete it"),
+        (WhatIf([3], "replace"), "there is no text to put in"),
+        (WhatIf([3], "patch", counterfactual="Anna ."), "write one of as many"),
+    ],
+)
+def test_changes_that_cannot_be_made(answers: Answers, story: str, change: WhatIf, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        answers.what_if(Question(story, at=0), change)
+
+
+def test_a_prompt_beyond_the_window_is_refused(answers: Answers, demo: Any, story: str) -> None:
+    with pytest.raises(ValueError, match=f"this model reads {demo.cfg.n_ctx} at most"):
+        answers.write(Question(story), demo.cfg.n_ctx, print)
+
+
+def test_ended_work_leaves_nothing_behind(answers: Answers, demo: Any, story: str) -> None:
+    count = 0
+
+    def watch(kind: str, rows: int) -> None:  # noqa: ARG001
+        nonlocal count
+        count += 1
+        if count > 20:
+            raise Cancelled
+
+    token = watched.set(watch)
+    try:
+        with pytest.raises(Cancelled):
+            told_by(answers, Question(story, at=0), "heta")
+    finally:
+        watched.reset(token)
+    assert not [point for point in demo.hook_dict.values() if point.fwd_hooks or point.bwd_hooks]
+    assert told_by(answers, Question(story, at=0), "fast")

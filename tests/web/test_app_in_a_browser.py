@@ -1,0 +1,259 @@
+"""The app as a person uses it, in a real browser."""
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heta_lens
+from helpers.browser import CHROMIUM, needs_browser
+from heta_lens.web import app
+from heta_lens.web.server import App
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = [needs_browser, pytest.mark.slow]
+PATIENCE = 60_000  # milliseconds
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        own = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield own
+        own.close()
+
+
+@pytest.fixture
+def errors() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def opened(browser: Any, running: App, errors: list[str]) -> Iterator[Callable[..., Any]]:
+    contexts: list[Any] = []
+
+    def open_page(address: str = "", **how: Any) -> Any:
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.goto(address or running.address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not errors
+
+
+def generate(page: Any, text: str) -> list[str]:
+    page.get_by_label("prompt", exact=True).fill(text)
+    page.locator("#tokens").fill("2")
+    page.get_by_role("button", name="Generate").click()
+    page.get_by_role("button", name="whole answer").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    return page.locator(".words button:not(.all)").all_inner_texts()
+
+
+def explain(page: Any, place: int = 0) -> None:
+    """Click a word of the answer, and wait for both methods."""
+    page.locator(".words button").nth(place).click()
+    page.locator("#view .strip").first.wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+
+
+def pin(page: Any, text: str) -> None:
+    page.locator("#view .strip b", has_text=re.compile(rf"^{re.escape(text)}$")).first.click()
+
+
+def outcome(page: Any) -> str:
+    page.get_by_role("button", name="See").click()
+    page.locator("#outcome table, #says.error").first.wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    return page.locator("#outcome").inner_text()
+
+
+def test_generate_explain_compare_change_and_save(
+    opened: Callable[..., Any], running: App, story: str, tmp_path: Path
+) -> None:
+    page = opened()
+    assert generate(page, story) == [" jar", "."]
+    explain(page)
+    assert "Why “jar”?" in page.locator("#view h2").inner_text()
+    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("fast")
+    page.get_by_role("button", name=re.compile("^heta")).click()
+    assert page.locator("#view .kicker").inner_text().startswith("heta")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("Agreement", exact=True).wait_for()
+    page.get_by_label("another method").select_option("leave_one_out")
+    page.locator("#view .kicker", has_text="leave_one_out").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+
+    pin(page, "jar")
+    assert "If “jar” at" in page.locator("#chosen").inner_text()
+    model = running.answers.model
+    ids = model.to_tokens(story)
+    cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+    scores = heta_lens.attribute(cache, tokens=ids, method="leave_one_out")
+    place = scores.tokens.index(" jar")
+    said = outcome(page)
+    assert f"moves by {float(f'{float(scores.scores[place]):.3g}'):g} nats, the score of leave_one_out" in said
+    pin(page, "Alba")
+    for how, text in ("delete", "deleted"), ("replace", "replaced"):
+        page.get_by_label("What happens to the token").select_option(how)
+        if how == "replace":
+            page.get_by_label("the word").fill("Hana")
+        assert f"With “Alba” {text}, “jar” goes from" in outcome(page)
+    page.get_by_label("What happens to the token").select_option("patch")
+    page.get_by_label(re.compile("the prompt, with as many tokens")).fill(story.replace("Alba", "Hana"))
+    assert "With “Alba” patched" in outcome(page)
+
+    with page.expect_download() as download:
+        page.get_by_role("link", name="JSON").click()
+    download.value.save_as(tmp_path / "saved.json")
+    assert '"method": "leave_one_out"' in (tmp_path / "saved.json").read_text(encoding="utf-8")
+
+
+def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str) -> None:
+    page = opened()
+    generate(page, story)
+    page.get_by_role("button", name="whole answer").click()
+    page.locator("#view .t").first.wait_for()
+    assert page.locator("#what-if").is_hidden()
+    page.locator("#stop").wait_for(state="hidden")
+    page.get_by_role("button", name="Explain the next token").click()
+    page.locator("#view .kicker").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    page.get_by_text("Ask about something else").click()
+    page.get_by_label("Another token").fill(" pan")
+    page.get_by_label("rather than").fill(" jar")
+    page.get_by_role("button", name="Explain", exact=True).first.click()
+    page.locator("#view h2", has_text="Why “pan” rather than “jar”?").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    page.get_by_label("Activation").fill("blocks.1.mlp.hook_post")
+    page.get_by_label("index").fill("5")
+    page.get_by_role("button", name="Explain", exact=True).last.click()
+    page.locator("#view h2", has_text="blocks.1.mlp.hook_post[5]").wait_for()
+
+
+def test_with_the_keyboard_only(opened: Callable[..., Any], story: str) -> None:
+    page = opened()
+    page.get_by_label("prompt", exact=True).focus()
+    page.keyboard.insert_text(story)
+    page.keyboard.press("Control+Enter")
+    page.get_by_role("button", name="whole answer").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    page.locator(".words button").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("#view .strip").first.wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    while not page.evaluate("() => document.activeElement.shadowRoot?.activeElement?.matches('.strip')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator("#chosen").inner_text().startswith("If “")
+    while not page.evaluate("() => document.activeElement.textContent === 'See'"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("#outcome table").wait_for()
+
+
+def test_a_reload_asks_again(opened: Callable[..., Any], story: str) -> None:
+    page = opened()
+    generate(page, story)
+    page.locator(".words button").nth(0).click()
+    page.reload()
+    page.locator("#view h2", has_text="Why “jar”?").wait_for()
+    assert page.get_by_label("prompt", exact=True).input_value() == story
+    page.locator("#stop").wait_for(state="hidden")
+
+
+def test_another_question_ends_the_one_before(opened: Callable[..., Any], running: App, story: str) -> None:
+    page = opened()
+    generate(page, story)
+    for place in (0, 1, 0, 1):
+        page.locator(".words button").nth(place).click()
+    page.locator("#view h2", has_text="Why “.”?").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    assert not running.running
+
+
+def test_a_server_that_is_gone_and_another_start(
+    opened: Callable[..., Any], demo: Any, story: str, errors: list[str]
+) -> None:
+    first = app(demo, browser=False)
+    page = opened(first.address)
+    generate(page, story)
+    first.stop()
+    page.locator(".words button").first.click()
+    page.locator("#says.error", has_text="The server does not answer. Start it again").wait_for()
+    second = app(demo, browser=False, port=int(first.address.split(":")[2].partition("/")[0]))
+    page.locator(".words button").first.click()
+    page.locator("#says.error", has_text="This address is of an earlier start of the app").wait_for()
+    second.stop()
+    errors.clear()  # of connections that failed
+
+
+def test_history_in_the_page(opened: Callable[..., Any], demo: Any, story: str, tmp_path: Path) -> None:
+    first = app(demo, browser=False, state=tmp_path / "state.db")
+    page = opened(first.address)
+    generate(page, story)
+    explain(page)
+    first.stop()
+    second = app(demo, browser=False, state=tmp_path / "state.db")
+    page = opened(second.address)
+    page.get_by_text("History").click()
+    page.get_by_role("button", name=re.compile("attn_lrp|fast")).first.click()
+    page.locator("#view h2", has_text="Why “jar”?").wait_for()
+    assert page.get_by_label("prompt", exact=True).input_value() == story
+    pin(page, "Alba")
+    assert "With “Alba” masked" in outcome(page)
+    second.stop()
+
+
+HOSTILE = (
+    "</script><script>document.title = 'hurt'</script> <img src=x onerror=\"document.title = 'hurt'\"> \u202e \x01"
+)
+
+
+@pytest.mark.parametrize("where", ["prompt", "history"])
+def test_hostile_texts_are_shown_and_not_run(
+    opened: Callable[..., Any], demo: Any, story: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = type(demo.tokenizer).decode
+    monkeypatch.setattr(
+        type(demo.tokenizer), "decode", lambda self, ids, **how: write(self, ids, **how).replace("jar", HOSTILE)
+    )
+    started = app(demo, browser=False, state=tmp_path / "state.db")
+    page = opened(started.address)
+    title = page.title()
+    generate(page, story)
+    explain(page)
+    if where == "history":
+        page.reload()
+        page.get_by_text("History").click()
+        page.locator("#history li button").first.click()
+        page.locator("#view .strip").first.wait_for()
+    assert page.title() == title and "onerror" in page.locator("#view .strip").first.inner_text()
+    started.stop()
+
+
+@pytest.mark.parametrize(("width", "mode"), [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")])
+def test_the_page_is_accessible_and_fits(opened: Callable[..., Any], story: str, width: int, mode: Any) -> None:
+    page = opened(viewport={"width": width, "height": 900}, color_scheme=mode, bypass_csp=True)
+    generate(page, story)
+    explain(page)
+    pin(page, "Alba")
+    outcome(page)
+    page.get_by_text("Ask about something else").click()
+    page.add_script_tag(content=files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    rules = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
+    found = page.evaluate("rules => axe.run(document, rules)", rules)["violations"]
+    serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+    assert not serious
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width

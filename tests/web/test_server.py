@@ -1,0 +1,271 @@
+"""The app's server: who is answered, what is ended, and what outlives it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+import heta_lens
+from heta_lens.web import app
+from heta_lens.web.answers import Answers
+from heta_lens.web.history import History
+from heta_lens.web.server import LARGEST, App
+
+
+def lines(running: App, path: str, asked: Any) -> list[Any]:
+    with httpx.stream("POST", running.address + path, json=asked, timeout=60) as response:
+        return [json.loads(line) for line in response.iter_lines()]
+
+
+def asking(story: str, *methods: str) -> Any:
+    return {"question": {"prompt": story, "at": 0}, "methods": methods or ["fast"]}
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+def hooked(model: Any) -> bool:
+    return any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
+
+
+def test_the_page_is_for_whoever_knows_the_address(running: App) -> None:
+    page = httpx.get(running.address)
+    assert page.status_code == 200 and "<h1>heta_lens</h1>" in page.text
+    root = running.address.removesuffix(running.secret + "/")
+    assert [httpx.get(root + path).status_code for path in ("", "explain", "x" * len(running.secret) + "/")] == [
+        404
+    ] * 3
+
+
+def test_other_hosts_and_other_pages_are_refused(running: App, story: str) -> None:
+    port = running.address.split(":")[2].partition("/")[0]
+    asked = {"json": asking(story), "timeout": 60}
+    path = running.address + "explain"
+    assert httpx.post(path, headers={"Host": f"evil.example:{port}"}, **asked).status_code == 421
+    assert httpx.post(path, headers={"Origin": "http://evil.example"}, **asked).status_code == 403
+    assert httpx.post(path, headers={"Origin": "null"}, **asked).status_code == 403
+    assert httpx.post(path, headers={"Origin": f"http://127.0.0.1:{port}"}, **asked).status_code == 200
+    assert httpx.post(path, content=b" " * (LARGEST + 1)).status_code == 413
+
+
+def test_no_text_of_the_page_may_run_and_nothing_else_is_asked(running: App) -> None:
+    first, second = (httpx.get(running.address) for _ in range(2))
+    policy = first.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "'unsafe-inline'" not in policy.partition("script-src")[2].split(";")[0]
+    assert policy != second.headers["content-security-policy"]
+    assert first.headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_server_listens_on_this_computer_alone(running: App) -> None:
+    connections = psutil.Process().net_connections("inet")
+    own = [each.laddr.ip for each in connections if each.laddr.port == running.listening.getsockname()[1]]
+    assert {*own} == {"127.0.0.1"}
+
+
+def test_explanations_come_as_they_are_there(running: App, story: str) -> None:
+    found = [line for line in lines(running, "explain", asking(story, "fast", "heta")) if "html" in line]
+    assert [(line["method"], line["whole"]) for line in found] == [("fast", True), ("heta", False), ("heta", True)]
+    view = running.answers.view(found[0]["result"])
+    saved = httpx.get(f"{running.address}files/{found[0]['result']}.csv")
+    assert saved.content == view.exports[".csv"]().encode() and "attachment" in saved.headers["content-disposition"]
+    assert httpx.get(f"{running.address}files/{found[0]['result']}.html").text == view.page
+    assert httpx.get(f"{running.address}files/{found[0]['result']}.exe").status_code == 404
+    assert httpx.get(f"{running.address}files/999.html").text == "this explanation is not kept any more: ask again"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"prompt": "zebra"}, "this model has no token for 'zebra'"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": "Anna .", "written": [10**9]}, "written=1000000000 is not a token id of this model"),
+        ({"prompt": "Anna .", "target": {"hook": "blocks.99", "index": 1}}, "this model has no such hook point"),
+        ({"prompt": [{"role": "user", "content": "Anna"}]}, "chat template"),
+    ],
+)
+def test_errors_are_sentences_and_the_server_lives(running: App, story: str, asked: Any, message: str) -> None:
+    (line,) = lines(running, "explain", {"question": {"at": 0, **asked}, "methods": ["fast"]})
+    assert message in line["error"]
+    assert lines(running, "explain", asking(story))[-1]["whole"]
+
+
+def test_a_full_memory_is_a_sentence(running: App, story: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: out of memory")
+
+    monkeypatch.setattr(Answers, "explain", full)
+    (line,) = lines(running, "explain", asking(story))
+    assert line == {"error": "the memory is full: take a shorter prompt, or another method"}
+
+
+def test_whoever_leaves_ends_the_work(running: App, story: str) -> None:
+    begun = asking(story, "fast", *["heta"] * 50)
+    with httpx.stream("POST", running.address + "explain", json=begun, timeout=60) as response:
+        told = response.iter_lines()
+        next(told)
+        assert len(running.running) == 1
+    assert until(lambda: not running.running) and until(lambda: not hooked(running.answers.model))
+    assert lines(running, "explain", asking(story))[-1]["whole"]
+
+
+def test_whoever_waits_for_the_model_can_leave_too(running: App, story: str) -> None:
+    with heta_lens.model.lock.holding(running.answers.model):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(running.address + "explain", json=asking(story), timeout=1)
+        assert until(lambda: not running.running)
+        threads = [each for each in threading.enumerate() if each.name.startswith("asyncio")]
+        assert until(lambda: not any("explain" in frames(each) for each in threads))
+
+
+def frames(thread: threading.Thread) -> set[str]:
+    frame, names = sys._current_frames().get(thread.ident or 0), set[str]()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def test_two_tabs_do_not_disturb_each_other(running: App, story: str) -> None:
+    other = story.replace("Answer:", "Answer :")
+    found: dict[str, list[Any]] = {}
+    threads = [
+        threading.Thread(target=lambda text=text: found.update({text: lines(running, "explain", asking(text, "heta"))}))
+        for text in (story, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for text in (story, other):
+        result = running.answers.result(found[text][-1]["result"]).summed
+        ids = running.answers.model.to_tokens(text)
+        cache = running.answers.model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+        assert result.scores.equal(heta_lens.attribute(cache, tokens=ids).scores)
+
+
+def test_stopping_ends_work_and_leaves_no_hook(demo: Any, story: str) -> None:
+    running = app(demo, browser=False)
+    told: list[Any] = []
+
+    def ask() -> None:
+        with httpx.stream("POST", running.address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
+            told.extend(reply.iter_lines())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert until(lambda: bool(running.running))
+    begun = time.monotonic()
+    running.stop()
+    thread.join(10)
+    assert not thread.is_alive() and running.ended.is_set() and time.monotonic() - begun < 10
+    assert until(lambda: not hooked(demo))
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(running.address)
+
+
+def test_history_outlives_the_server(demo: Any, story: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.db"
+    first = app(demo, browser=False, state=state)
+    explained = lines(first, "explain", asking(story))[-1]
+    span = {"question": {"prompt": story, "written": [222, 4], "at": None}, "methods": ["fast"]}
+    lines(first, "explain", span)
+    first.stop()
+    second = app(demo, browser=False, state=state)
+    try:
+        listed = httpx.get(second.address + "history").json()
+        assert [entry["title"] for entry in listed][-1] == explained["title"] and len(listed) == 2
+        (restored,) = lines(second, f"history/{listed[1]['number']}", {})
+        assert restored["html"] == explained["html"] and restored["question"] == {"prompt": story, "at": 0}
+        (restored,) = lines(second, f"history/{listed[0]['number']}", {})
+        assert restored["texts"] == [" jar", "."] and isinstance(
+            second.answers.result(restored["result"]), heta_lens.SpanAttribution
+        )
+        assert lines(second, "history/99", {}) == [{"error": "explanation 99 is not in state.db"}]
+        httpx.delete(second.address + "history")
+        assert httpx.get(second.address + "history").json() == []
+    finally:
+        second.stop()
+
+
+def test_nothing_is_kept_without_a_file(running: App, story: str) -> None:
+    lines(running, "explain", asking(story))
+    assert httpx.get(running.address + "history").json() == []
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but a text of some length " * 50)
+    with pytest.raises(ValueError, match=r"notes\.txt cannot hold the history"):
+        History(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_port_in_use_is_refused(demo: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"port {port} cannot be opened"):
+            app(demo, port=port, browser=False)
+
+
+def test_something_that_is_no_model_is_refused() -> None:
+    with pytest.raises(TypeError, match="TransformerLens"):
+        app("gpt2", browser=False)
+
+
+@pytest.mark.slow
+def test_the_command_prints_an_address_and_ctrl_c_ends_it(story: str) -> None:
+    command = [sys.executable, "-m", "heta_lens", "app", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert httpx.get(address).status_code == 200
+    with httpx.stream("POST", address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
+        told = reply.iter_lines()
+        next(told)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+    assert time.monotonic() - begun < 10 and process.returncode == 0 and output == ""
+    assert "Traceback" not in errors
+
+
+INJECTED = [
+    *("<script>document.title = 'hurt'</script>", "</script><img src=x onerror=alert(1)>", "{{ 7 * 7 }}", "${1+1}"),
+    *("\u202eright to left", "👩\u200d👩\u200d👧", "a\x00b", "x" * 10_000, "'; DROP TABLE explanations; --", "\ud800"),
+    *("\n\n\n", "&lt;b&gt;", "]]>", "<!-- ", "%s %d", "\\u003cscript\\u003e", "‮", "\x1b[31m", "javascript:alert(1)"),
+]
+
+
+@pytest.mark.parametrize("text", INJECTED, ids=range(len(INJECTED)))
+def test_a_prompt_is_only_text(running: App, text: str) -> None:
+    content = json.dumps({"prompt": text, "tokens": 1})
+    with httpx.stream("POST", running.address + "write", content=content, timeout=60) as response:
+        told = [json.loads(line) for line in response.iter_lines()]
+    assert told and all(set(line) <= {"token", "text", "error"} for line in told)
+    assert httpx.get(running.address).status_code == 200
+
+
+@pytest.mark.thorough
+def test_memory_is_flat_over_many_questions(running: App, story: str) -> None:
+    process, sizes = psutil.Process(), list[int]()
+    for number in range(500):
+        lines(running, "explain", asking(story.replace("Answer:", "Answer : " * (number % 7)), "fast"))
+        if number % 100 == 99:
+            sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[1] < 30_000_000, sizes
