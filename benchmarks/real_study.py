@@ -53,7 +53,7 @@ SPLITS = ("dev", "test")
 HOW = ("delete", "resample", "zero")
 DRAWN, LONGEST, FITTED = 400, 80, 40  # prompts of a made family; tokens of a prompt; prompts to fit AT2
 SOME = {MODELS[0]: 3, MODELS[1]: 1}  # SOMETIMES is measured on the first prompts of a family and split
-SLOWEST, SHORT = (2, 3), 30  # SLOW on these, by SmolLM2, if they have at most so many tokens
+SLOWEST, SHORT = 2, 30  # SLOW on this one, by SmolLM2, if it has at most so many tokens
 
 Setting = tuple[str, dict[str, Any]]
 ALWAYS: Mapping[str, Setting] = {
@@ -136,7 +136,7 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     parts["squared gradient"] = _short(squared.parts["curvature"][eligible])
     if nth < SOME[name]:
         known["others"] = other_interventions(prediction, instance, groups)
-    slow = nth in SLOWEST and len(prediction) <= SHORT and name == MODELS[0]
+    slow = nth == SLOWEST and len(prediction) <= SHORT and name == MODELS[0]
     scores, seconds, refused = dict[str, Any](), dict[str, float](), dict[str, str]()
     settings = {**ALWAYS, **(SOMETIMES if nth < SOME[name] else {}), **(SLOW if slow else {})}
     for setting, (method, options) in settings.items():

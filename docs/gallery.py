@@ -98,6 +98,45 @@ def shrink(path: Path) -> None:
         picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
+def app_stills(model: Any) -> None:
+    """Photograph the app while it is asked."""
+    from playwright.sync_api import sync_playwright
+
+    running = heta_lens.app(model, browser=False)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 960, "height": 760}, device_scale_factor=1.25)
+        page.set_default_timeout(300_000)
+
+        def still(name: str, top: str) -> None:
+            page.locator(top).evaluate("element => window.scrollTo(0, element.getBoundingClientRect().top + scrollY)")
+            page.screenshot(path=FOLDER / name)
+            shrink(FOLDER / name)
+
+        page.goto(running.address)
+        page.get_by_label("prompt", exact=True).fill(QUESTION)
+        page.locator("#tokens").fill("6")
+        page.get_by_role("button", name="Generate").click()
+        page.get_by_role("button", name="whole answer").wait_for()
+        page.locator("#stop").wait_for(state="hidden")
+        page.locator(".words button").first.click()
+        page.locator("#view .strip").wait_for()
+        page.locator("#stop").wait_for(state="hidden")
+        page.set_viewport_size({"width": 960, "height": 900})
+        still("app_word.png", "h1")
+        page.locator("#view .strip b", has_text="Lisbon").click()
+        page.get_by_role("button", name="See").click()
+        page.locator("#outcome table").wait_for()
+        page.set_viewport_size({"width": 960, "height": 520})
+        still("app_what_if.png", "#what-if")
+        page.set_viewport_size({"width": 960, "height": 800})
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_text("Agreement", exact=True).wait_for()
+        still("app_compare.png", "#why")
+        browser.close()
+    running.stop()
+
+
 def terminal(path: Path) -> None:
     model = heta_lens.load_demo_model()
     story = next(recall.stories("test", facts=4))
@@ -128,6 +167,8 @@ def main() -> None:
         elif CHROMIUM is not None:
             photograph(picture, FOLDER / name)
     terminal(FOLDER / "terminal.svg")
+    if CHROMIUM is not None and SMOLLM2.is_dir():
+        app_stills(heta_lens.load_model(SMOLLM2))
 
 
 if __name__ == "__main__":
