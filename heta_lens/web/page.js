@@ -252,7 +252,7 @@
     if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share }, at) => `${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
     if (tokens) {
       const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
-      const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", row.text.replace(/\n/g, "↵")), bar(row.before), bar(row.after)));
+      const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", row.text.trim() ? row.text.replace(/\n/g, "↵") : row.text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅"), bar(row.before), bar(row.after)));
       lines.push(make("table", "", {}, make("thead", "", {}, make("tr", "", {}, ...["next token", "before", "after"].map(name => make("th", name, { scope: "col" })))), make("tbody", "", {}, ...rows)));
     }
     $("#outcome").replaceChildren(...lines);

@@ -5,17 +5,17 @@ import re
 from helpers import ROOT
 
 DOCS = ROOT / "docs"
-PAGE, SCRIPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("gallery.md", "gallery.py"))
+PAGE, APP, SCRIPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("gallery.md", "app.md", "gallery.py"))
 LARGEST = 150_000  # bytes
 
 
 def test_every_picture_is_shown_and_made() -> None:
     there = {path.name for path in (DOCS / "gallery").iterdir()}
-    assert set(re.findall(r"\]\(gallery/([^)]+)\)", PAGE)) == there
+    assert set(re.findall(r"\]\(gallery/([^)]+)\)", PAGE + APP)) == there
     assert set(re.findall(r'"([\w]+\.(?:png|svg))"', SCRIPT)) == there
 
 
 def test_every_picture_is_described_and_small() -> None:
-    assert all(len(words) > 15 for words in re.findall(r"!\[([^]]*)\]", PAGE))
+    assert all(len(words) > 15 for words in re.findall(r"!\[([^]]*)\]", PAGE + APP))
     sizes = {path.name: path.stat().st_size for path in (DOCS / "gallery").iterdir()}
     assert max(sizes.values()) < LARGEST, sizes

@@ -55,6 +55,7 @@ NOT_RUN = {
     "merge all results-a": "of another evaluation",
     "recall-results wikibio-results": "of other evaluations",
     "auto/16": "in an array of jobs",
+    "heta-lens app": "until Ctrl-C; see tests/web",
 }
 CODE = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -16,6 +16,7 @@ import heta_lens
 from helpers import ROOT
 from helpers.asking import doubts_allowed
 from heta_lens.cli import app
+from heta_lens.web.server import App
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ["README.md", "docs/five_minutes.md"]
@@ -73,6 +74,9 @@ def test_the_readme_runs_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Python as it stands, `heta-lens` where its model is there, and `make` by the names of targets."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").symlink_to(ROOT / "models")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(App, "wait", App.stop)
     names: dict[str, Any] = {}
     ran = list[str]()
     for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
@@ -87,7 +91,8 @@ def test_the_readme_runs_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path:
                 done = CliRunner().invoke(app, arguments)
                 assert done.exit_code == 0, done.output
             ran.append(program)
-    assert ran.count("make") == 3 and ran.count("heta-lens") == 1 and names["attribution"].scores.any()
+    assert ran.count("make") == 3 and ran.count("heta-lens") == 2 and names["attribution"].scores.any()
+    assert len(opened) <= 1  # where the model is not there, the app is not run
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
