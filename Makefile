@@ -48,7 +48,7 @@ types: .venv/tl3/ready  ## run pyright
 	$(TL3)/pyright --pythonpath $(TL3)/python
 
 docs: .venv/tl3/ready  ## build the documentation into site/
-	$(TL3)/sphinx-build --fail-on-warning --quiet docs site
+	$(TL3)/sphinx-build --write-all --fail-on-warning --quiet docs site
 
 format: .venv/tl3/ready  ## fix style with ruff
 	$(TL3)/ruff check --fix .

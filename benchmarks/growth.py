@@ -176,7 +176,7 @@ def slope(cells: list[dict[str, Any]], of: str) -> float:
 
 
 def figure(found: dict[Any, Any]) -> Any:
-    drawn, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    drawn, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for axis, of, unit, title in zip(axes, ("seconds", "bytes"), (1, 2**30), COLUMNS_OF, strict=True):
         for place, setting in enumerate(SETTINGS):
             cells = [found[setting, length] for length in LENGTHS]
@@ -188,13 +188,14 @@ def figure(found: dict[Any, Any]) -> Any:
                 "o-",
                 color=f"C{place}",
                 label=name,
+                **({"markersize": 10, "fillstyle": "none"} if name == "heta" else {}),  # below that of its windows
             )
             rest = cells[len(real) - 1 :]
             axis.plot([cell["tokens"] for cell in rest], [cell[of] / unit for cell in rest], ":", color=f"C{place}")
         axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
         axis.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
         axis.minorticks_off()
-    axes[0].legend(frameon=False)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return drawn
 
 

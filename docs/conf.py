@@ -28,6 +28,7 @@ exclude_patterns = ["gallery.py", "inventories"]
 default_role = "py:obj"
 nb_execution_mode = "off"  # notebooks are kept with what they show
 myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline"]
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"

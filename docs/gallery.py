@@ -36,6 +36,9 @@ QUESTION = (
     f"Tom has lived in Oslo since he was born. {EVIDENCE} Their cousin Maria works in Vienna.\n"
     "Question: In which city does Julia live now?\nAnswer: Julia lives in"
 )
+FIVE_MINUTES = (
+    "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
+)
 STORIES, METRIC = 20, "evidence_mass"
 COLOURS = 256  # of a palette
 DARK = "--blink-settings=preferredColorScheme=0"
@@ -57,6 +60,9 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
     _, cache = model.run_with_cache(tokens)
     attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
     yield "bars.png", plots.bars(attribution)
+    tokens = model.to_tokens(FIVE_MINUTES)
+    yield "five_minutes.png", Photo(heta_lens.attribute(model.run_with_cache(tokens)[1], tokens=tokens).plot(), 470)
+    tokens = model.to_tokens(story.text)
     yield "interactions.png", plots.matrix(attribution)
     _, corrupted = model.run_with_cache(other)
     yield "patching.png", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
@@ -105,7 +111,7 @@ def app_stills(model: Any) -> None:
     running = heta_lens.app(model, browser=False)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 960, "height": 760}, device_scale_factor=1.25)
+        page = browser.new_page(viewport={"width": 640, "height": 640}, device_scale_factor=1.25)
         page.set_default_timeout(300_000)
 
         def still(name: str, top: str) -> None:
@@ -122,14 +128,11 @@ def app_stills(model: Any) -> None:
         page.locator(".words button").first.click()
         page.locator("#view .strip").wait_for()
         page.locator("#stop").wait_for(state="hidden")
-        page.set_viewport_size({"width": 960, "height": 900})
-        still("app_word.png", "h1")
+        still("app_word.png", "#answer")
         page.locator("#view .strip b", has_text="Lisbon").click()
         page.get_by_role("button", name="See").click()
         page.locator("#outcome table").wait_for()
-        page.set_viewport_size({"width": 960, "height": 520})
         still("app_what_if.png", "#what-if")
-        page.set_viewport_size({"width": 960, "height": 800})
         page.get_by_role("button", name="Compare").click()
         page.get_by_text("Agreement", exact=True).wait_for()
         still("app_compare.png", "#why")

@@ -113,7 +113,7 @@ class Grid:
 
     @property
     def _range(self) -> str:
-        return f"0 is {self.corrupted:.4g}, 1 is {self.clean:.4g}"
+        return f"0 is the corrupted run ({self.corrupted:.4g}), 1 the clean run ({self.clean:.4g})"
 
     def _patches(self) -> list[Patch]:
         return [

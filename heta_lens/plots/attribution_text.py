@@ -62,9 +62,12 @@ def question(attribution: Attribution) -> str:
 
 
 def kicker(attribution: Attribution) -> str:
-    """Return the line above the question: the method with its options, and the model."""
-    options = "".join(f", {name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
-    return " · ".join(filter(None, [attribution.method + options, attribution.options.get("model", {}).get("name")]))
+    """Return the line above the question: the method or preset with further options, and the model."""
+    from heta_lens.methods.registry import named
+
+    name, options = named(attribution.method, attribution.diagnostics.chosen or {})
+    written = "".join(f", {option}={value!r}" for option, value in options.items())
+    return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))
 
 
 def headline(attribution: Attribution) -> str:

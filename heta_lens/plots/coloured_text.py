@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import predicted
+from heta_lens.plots.attribution_text import headline, kicker, predicted
 from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, figure_style, quoted
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, ColouredScores, Shade, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
@@ -44,9 +44,10 @@ class ColouredText(ColouredScores):
     ) -> "ColouredText":
         """Return the coloured text of a result with evidence at the ``marked`` positions and a note on the evidence."""
         scored = result.summed
+        title = f"{headline(scored)}   {kicker(scored)}"
         written = tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else ()
         rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
-        return cls(scored, special, result.title, written, rows, note or ("underlined: evidence" if rows else ""))
+        return cls(scored, special, title, written, rows, note or ("underlined: evidence" if rows else ""))
 
     @property
     def tints(self) -> list[Shade]:
@@ -211,7 +212,7 @@ def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -
     bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, SCALE_WIDTH / WIDTH, 8 * point))
     mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
     draw_scale(figure, mappable, shown.shown, cax=bar, orientation="horizontal")
-    axes.text(SCALE_WIDTH + 24, top + 17, f"{shown.end:.3g} is {shown.share(shown.end)}", size=8)
+    axes.text(SCALE_WIDTH + 24, top + 17, f"deepest colour: {shown.end:.3g}, {shown.share(shown.end)}", size=8)
 
 
 ARROW = r"\ensuremath{\rightarrow}"

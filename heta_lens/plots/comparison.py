@@ -13,6 +13,7 @@ from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
+from heta_lens.methods.registry import named as as_preset
 from heta_lens.plots.attribution_text import headline, predicted, question
 from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
 from heta_lens.plots.figures import exports_of
@@ -131,15 +132,15 @@ def _difference(first: Attribution, other: Attribution) -> str:
 
 
 def names_of(attributions: Sequence[Attribution]) -> list[str]:
-    """Return the methods, with the options (or else numbers) by which attributions of a method differ."""
-    names = []
-    for own in attributions:
-        others = [other.options for other in attributions if other.method == own.method]
+    """Return the methods or presets, with the options (or else numbers) by which attributions of a method differ."""
+    names, known = [], [as_preset(own.method, own.options) for own in attributions]
+    for name, options in known:
+        others = [other for same, other in known if same == name]
         differing = [
             f"{option}={cut(single_line(str(value)), 40)}"
-            for option, value in own.options.items()
-            if any(repr(options.get(option)) != repr(value) for options in others)
+            for option, value in options.items()
+            if any(repr(other.get(option)) != repr(value) for other in others)
         ]
-        names.append(" ".join([own.method, *differing]))
+        names.append(" ".join([name, *differing]))
     counts = Counter(names)
     return [f"{name} ({names[: at + 1].count(name)})" if counts[name] > 1 else name for at, name in enumerate(names)]

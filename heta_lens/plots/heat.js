@@ -1,5 +1,5 @@
 /**
- * A table of numbers on a canvas that stays in view while its box scrolls: only what is visible is drawn.
+ * A table of numbers on a canvas that stays in view while its box scrolls: only what is visible is drawn, in print all.
  * The function that is returned draws a frame around a row and a column, with -1 for none.
  */
 const heat = (box, { rows, columns, value, deepest, point, leave, pick, release }) => {
@@ -11,12 +11,13 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
   const left = room(rows), top = room(columns);
   const short = name => pen.measureText(name).width <= longest ? name : `${name.slice(0, 30)}…`;
   let cursor = [-1, -1], waiting = false;
-  sheet.style.cssText = `width:${left + size * columns.length + 2}px;height:${top + size * rows.length + 2}px`;
   sheet.append(canvas);
   box.replaceChildren(sheet);
   const x = column => left + column * size - box.scrollLeft, y = row => top + row * size - box.scrollTop;
+  const paper = matchMedia("print"), whole = [left + size * columns.length + 2, top + size * rows.length + 2];
+  sheet.style.cssText = `width:${whole[0]}px;height:${whole[1]}px`;
   const draw = () => {
-    const width = Math.min(box.clientWidth, sheet.offsetWidth), height = Math.min(box.clientHeight || 480, sheet.offsetHeight);
+    const [width, height] = paper.matches ? whole : [Math.min(box.clientWidth, sheet.offsetWidth), Math.min(box.clientHeight || 480, sheet.offsetHeight)];
     const [above, below] = ["--pos", "--neg"].map(name => style.getPropertyValue(name));
     canvas.style.cssText = `width:${width}px;height:${height}px`;
     [canvas.width, canvas.height] = [width * ratio, height * ratio];
@@ -87,7 +88,7 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
   };
   new ResizeObserver(later).observe(box);
   new MutationObserver(later).observe(box.closest(".heta-view"), { attributeFilter: ["class"] });
-  matchMedia("print").addEventListener("change", draw);
+  paper.addEventListener("change", draw);
   draw();
   return show;
 };

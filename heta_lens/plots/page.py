@@ -24,7 +24,8 @@ from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, s
 from heta_lens.span_attribution import SpanAttribution
 
 MEANINGS = {
-    "score": "how much each token mattered",
+    "score": "how much the prediction depends on each token, for or against the target",
+    "signed": "how far each token speaks for the target, or against it",
     "gate": "the share of the attention-weighted value flow that comes from this token (M)",
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
     "information": "how far the prediction moves when this embedding is masked, in nats (I)",
@@ -86,8 +87,9 @@ class Values(NamedTuple):
 def score_values(attribution: Attribution) -> list[Values]:
     """Return the scores and the parts of the scores, with their standard errors."""
     errors = attribution.standard_errors
-    scores = Values("score", attribution.scores, errors.get("scores"), MEANINGS["score"])
-    parts = attribution.parts.items()
+    meaning = MEANINGS["signed" if attribution.signed else "score"]
+    scores = Values("score", attribution.scores, errors.get("scores"), meaning)
+    parts = [(name, part) for name, part in attribution.parts.items() if (part != part[0]).any()]
     return [scores, *(Values(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in parts)]
 
 
@@ -139,7 +141,8 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
 
 def _common_parts(span: SpanAttribution) -> list[str]:
     steps = (*span.steps, *span.reasoning)
-    return [name for name in steps[0].parts if all(name in step.parts for step in steps)]
+    common = [name for name in steps[0].parts if all(name in step.parts for step in steps)]
+    return [name for name in common if any((step.parts[name] != step.parts[name][0]).any() for step in steps)]
 
 
 def packed(values: Tensor | Sequence[float], kind: str = "<f4") -> str:

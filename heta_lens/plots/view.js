@@ -139,10 +139,11 @@
   let strips = [];
   const rebuild = () => {
     strips.forEach(strip => strip.remove());
-    strips = shown().map(() => {
+    strips = shown().map(view => {
       const element = original.cloneNode(true), strip = make("div", "", { class: "lane" });
       if (state.view === "all") strip.append(make("div", "", { class: "name" }));
       element.tabIndex = 0;
+      element.setAttribute("aria-label", `tokens, coloured by ${view.name}; arrow keys move, Enter pins`);
       strip.append(element);
       strip.chips = [...element.querySelectorAll("b")];
       strip.quiet = quietChips(strip.chips);

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from heta_lens._util.text import single_line
 from heta_lens.attribution import Attribution
 from heta_lens.span_attribution import SpanAttribution
 
@@ -17,6 +18,7 @@ CREATE TABLE IF NOT EXISTS explanations (
     asked TEXT NOT NULL, title TEXT NOT NULL, spans INTEGER NOT NULL, result BLOB NOT NULL
 )"""
 LISTED = 100
+LONGEST = 70  # characters of a prompt
 
 
 class History:
@@ -41,10 +43,13 @@ class History:
             db.execute("INSERT INTO explanations (asked, title, spans, result) VALUES (?, ?, ?, ?)", row)
 
     def latest(self) -> list[dict[str, Any]]:
-        """List the latest explanations, the last one first."""
-        query = "SELECT number, asked_at, title FROM explanations ORDER BY number DESC LIMIT ?"
+        """List the latest explanations with the end of their prompts, the last one first."""
+        query = "SELECT number, asked_at, title, asked FROM explanations ORDER BY number DESC LIMIT ?"
         with self._open() as db:
-            return [dict(zip(("number", "at", "title"), row, strict=True)) for row in db.execute(query, [LISTED])]
+            rows = db.execute(query, [LISTED]).fetchall()
+        return [
+            {"number": number, "at": at, "title": title, "prompt": _end(asked)} for number, at, title, asked in rows
+        ]
 
     def read(self, number: int) -> tuple[dict[str, Any], Attribution | SpanAttribution]:
         """Return what was asked, and the result."""
@@ -59,3 +64,10 @@ class History:
     def clear(self) -> None:
         with self._open() as db:
             db.execute("DELETE FROM explanations")
+
+
+def _end(asked: str) -> str:
+    """Return the end of a question's prompt, or of the last message."""
+    prompt = json.loads(asked)["prompt"]
+    text = single_line(prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or ""))
+    return text if len(text) <= LONGEST else f"…{text[1 - LONGEST :]}"

@@ -11,12 +11,13 @@
   };
   const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
   const number = value => Math.abs(value) < .001 ? "less than 0.001" : Number(value.toPrecision(3)).toString().replace("-", "−");
+  const clip = (text, length = 40) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
   const quoted = text => `“${text.trim() || text}”`;
 
   /** What is asked, which a reload asks again; what was answered is in ``found``, by method. */
-  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast" };
+  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast", tokens: 20 };
   const found = new Map();
-  let chosen = [], changed = "", working = new AbortController();
+  let chosen = [], changed = "", working = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem("heta_lens", JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
@@ -68,7 +69,10 @@
     } catch (error) {
       if (own === working) say(error.message, true);
     }
-    if (own === working) $("#stop").hidden = true;
+    if (own !== working) return;
+    $("#stop").hidden = true;
+    running = new Set();
+    if (!$("#why").hidden) drawTabs();
   };
 
   // -------------------------------------------------------------------------------------------------------- the prompt
@@ -78,7 +82,7 @@
     $("#messages").replaceChildren(...rows.map((message, at) => {
       const text = make("textarea", "", { rows: 3, "aria-label": chat ? `message ${at + 1}` : "prompt", placeholder: chat ? "" : "The capital of Portugal is" });
       text.value = message.content;
-      text.oninput = () => { message.content = text.value; save(); };
+      text.oninput = () => { message.content = text.value; save(); drawHint(); };
       text.onkeydown = event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("#ask").requestSubmit(); };
       if (!chat) return make("div", "", { class: "message text" }, text);
       const role = make("select", "", { "aria-label": `role of message ${at + 1}` });
@@ -109,8 +113,11 @@
     save();
   };
   const generate = () => instead(async signal => {
-    begin();
-    for await (const { token, text } of lines("write", { prompt: state.prompt, tokens: +$("#tokens").value }, signal)) {
+    let begun = false;
+    state.tokens = +$("#tokens").value;
+    for await (const { token, text } of lines("write", { prompt: promptNow(), tokens: state.tokens }, signal)) {
+      if (!begun) begin();
+      begun = true;
       state.written.push({ token, text });
       drawAnswer();
     }
@@ -118,7 +125,12 @@
   });
 
   // -------------------------------------------------------------------------------------------------------- the answer
+  const current = () => JSON.stringify(state.prompt) === JSON.stringify(promptNow());
+  const drawHint = () => {
+    $("#answer .hint").textContent = current() ? "Click a word to see which tokens made it." : "This is the answer to the prompt as it was: generate again for the new one.";
+  };
   const drawAnswer = () => {
+    drawHint();
     $("#answer").hidden = !state.written.length;
     const buttons = state.written.map(({ text }, at) => {
       const shown = text.replace(/\n/g, "↵\n"), button = make("button", shown.trim() ? shown : shown.replace(/ /g, "·") || "∅", { type: "button", "aria-pressed": String(state.at === at) });
@@ -134,21 +146,39 @@
   // -------------------------------------------------------------------------------------------------- the explanation
   /** Ask about a word of the answer, by its place; about the next token, or, with null, about all words. */
   const ask = (at, target = null) => {
+    const before = { at: state.at, target: state.target, found: [...found] };
     Object.assign(state, { at, target });
     found.clear();
     choose([], "");
     drawAnswer();
-    explain(state.methods);
+    explain(state.methods, before);
   };
-  const explain = methods => instead(async signal => {
+  /** Explain by methods, the slow one last; a question that cannot be answered leaves what was shown before it. */
+  const explain = (methods, before = null, remember = true) => instead(async signal => {
+    methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
+    running = new Set(methods);
+    $("#view").classList.toggle("stale", !found.size);
     save();
     $("#why").hidden = false;
     $("#what-if").hidden = state.at === null;
     if (!methods.includes(state.shown) && !found.has(state.shown)) state.shown = methods[0];
     drawTabs();
-    if (!found.size) $("#view").replaceChildren();
-    if (!found.size) $("#files").replaceChildren();
-    const asked = { question: question(), methods };
+    const asked = { question: question(), methods, remember };
+    try {
+      await show_all(asked, signal);
+    } catch (error) {
+      if (!found.size && before?.found.length) {
+        Object.assign(state, { at: before.at, target: before.target });
+        before.found.forEach(([name, told]) => found.set(name, told));
+        $("#view").classList.remove("stale");
+        drawAnswer();
+        save();
+      }
+      throw error;
+    }
+    if (!signal.aborted && $("#history").open) listHistory();
+  });
+  const show_all = async (asked, signal) => {
     for await (const told of lines("explain", asked, signal)) {
       if (told.html) {
         const before = found.get(told.method);
@@ -156,10 +186,11 @@
         if (!before && !found.has(state.shown)) state.shown = told.method;
         if (state.shown === told.method) show(told.method);
         else drawTabs();
+        if (told.whole) running.delete(told.method);
         say(told.whole ? "" : `${told.method}: from few probes; the error bars will shrink`);
       } else say(`${told.method}: ${told.waiting ? "waiting for another question’s work" : told.done === null ? `${told.runs} runs` : percent(told.done)}`);
     }
-  });
+  };
   const show = name => {
     state.shown = name;
     drawTabs();
@@ -169,6 +200,7 @@
   };
   /** Put a view of the library into the page; scripts that come as text are not run until they are put in anew. */
   const draw = ({ html, result, files }) => {
+    $("#view").classList.remove("stale");
     $("#view").innerHTML = html;
     for (const old of $$("#view script:not([type])")) {
       const script = make("script", old.textContent);
@@ -181,9 +213,10 @@
   const drawTabs = () => {
     const tabs = state.methods.map(name => {
       const known = found.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
-      tab.append(" ", make("small", known ? `${known.seconds.toFixed(1)} s${known.whole ? "" : " …"}` : "…"));
-      tab.disabled = !known;
-      tab.onclick = () => show(name);
+      const state_of = running.has(name) ? known ? "first look …" : "…" : known ? (known.whole ? "" : "first look") : "not run";
+      tab.append(" ", make("small", [known && `${known.seconds.toFixed(1)} s`, state_of].filter(Boolean).join(" · ")));
+      tab.disabled = !known && running.has(name);
+      tab.onclick = () => known ? show(name) : explain([name]);
       if (state.methods.length === 1) return make("span", "", {}, tab);
       const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
       close.onclick = () => {
@@ -196,7 +229,11 @@
       return make("span", "", {}, tab, close);
     });
     const more = make("select", "", { "aria-label": "another method" });
-    more.append(new Option("another method …", ""), ...facts.methods.filter(name => !state.methods.includes(name)).map(name => new Option(name, name)));
+    more.append(new Option("another method …", ""));
+    for (const [group, names] of facts.methods) {
+      const free = Object.entries(names).filter(([name]) => !state.methods.includes(name));
+      more.append(make("optgroup", "", { label: group }, ...free.map(([name, meaning]) => make("option", name, { value: name, title: meaning }))));
+    }
     more.onchange = () => {
       const waiting = state.methods.filter(name => !found.get(name)?.whole);
       state.methods.push(more.value);
@@ -227,29 +264,31 @@
   };
   $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) choose(detail.positions, detail.text); });
   fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
-  const DONE = { mask: "masked", delete: "deleted", replace: "replaced", patch: "patched" };
+  const DONE = {
+    mask: () => "masked by zeros", delete: () => "deleted", replace: () => `replaced by ${quoted(fields.text.value)}`,
+    patch: () => `patched at layer ${+fields.layer.value} from ${quoted(clip(fields.counterfactual.value))}`,
+  };
   form.onsubmit = event => {
     event.preventDefault();
-    const how = fields.how.value, own = fields.counterfactual.value, waiting = state.methods.filter(name => !found.get(name)?.whole);
+    const how = fields.how.value, own = fields.counterfactual.value, done = DONE[how](), waiting = state.methods.filter(name => !found.get(name)?.whole);
     const messages = state.mode === "chat" ? [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: own }] : own;
     const names = [...found.keys()], results = names.map(name => found.get(name).result);
     const change = { positions: chosen, how, text: fields.text.value, counterfactual: messages, layer: +fields.layer.value, results };
     instead(async signal => {
       $("#outcome").replaceChildren("…");
       try {
-        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, how, names);
+        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, how, done, names);
       } catch (error) {
-        $("#outcome").replaceChildren();
-        throw error;
+        $("#outcome").replaceChildren(make("p", error.message, { class: "error" }));
       }
     }).then(() => { if (waiting.length && !working.signal.aborted) explain(waiting); });
   };
-  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, how, methods) => {
+  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, how, done, methods) => {
     const asked = tokens?.filter(row => row.target) ?? [], names = asked.map(({ text }) => quoted(text)).join(" and ");
     const said = asked.length === 1 ? `${names} goes from ${percent(asked[0].before)} to ${percent(asked[0].after)}` : `the number goes from ${number(before)} to ${number(after)}`;
     const moved = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${how === "mask" && chosen.length === 1 ? ", the score of leave_one_out" : ""}.`;
-    const lines = [make("p", `With ${changed} ${DONE[how]}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
-    if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share }, at) => `${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
+    const lines = [make("p", `With ${changed} ${done}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
+    if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
     if (tokens) {
       const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
       const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", row.text.trim() ? row.text.replace(/\n/g, "↵") : row.text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅"), bar(row.before), bar(row.after)));
@@ -259,11 +298,17 @@
   };
 
   // ---------------------------------------------------------------------------------------------------- other targets
+  /** A word as it would be written here: after a space, if what is explained is. */
+  const spaced = text => {
+    const here = state.written[state.at]?.text, end = typeof state.prompt === "string" ? state.prompt.slice(-1) : "\n";
+    const space = here === undefined ? state.written.length > 0 || /\S/.test(end) : here.startsWith(" ");
+    return space && /^\p{L}/u.test(text) ? ` ${text}` : text;
+  };
   const [other, activation] = $$("#target form");
   other.onsubmit = event => {
     event.preventDefault();
     const { text, against } = other.elements;
-    ask(state.at, text.value ? { text: text.value, against: against.value || null } : null);
+    ask(state.at, text.value ? { text: spaced(text.value), against: against.value ? spaced(against.value) : null } : null);
   };
   activation.onsubmit = async event => {
     event.preventDefault();
@@ -277,9 +322,9 @@
   // ---------------------------------------------------------------------------------------------------------- history
   const listHistory = async () => {
     const known = await (await fetch("history")).json();
-    $("#history ul").replaceChildren(...known.map(({ number, at, title }) => {
+    $("#history ul").replaceChildren(...known.map(({ number, at, title, prompt }) => {
       const entry = make("button", title, { type: "button" });
-      entry.append(" ", make("small", `${at} UTC`));
+      entry.append(" ", make("small", `${prompt} · ${at} UTC`));
       entry.onclick = () => instead(async signal => {
         for await (const told of lines(`history/${number}`, {}, signal)) restore(told);
       });
@@ -303,23 +348,29 @@
   // ------------------------------------------------------------------------------------------------------------ begin
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
-    const going_on = JSON.stringify(state.prompt) === JSON.stringify(promptNow()) && state.written.length;
-    if (!going_on) begin();
+    if (!current() || !state.written.length) begin();
     ask(state.written.length);
   };
-  $("#stop").onclick = () => { working.abort(); $("#stop").hidden = true; say("stopped"); };
+  $("#stop").onclick = () => {
+    working.abort();
+    $("#stop").hidden = true;
+    running = new Set();
+    if (!$("#why").hidden) drawTabs();
+    say("stopped");
+  };
   $("#mode").hidden = !facts.chat;
   $$("[name=mode]").forEach(box => { box.onchange = () => { state.mode = box.value; drawPrompt(); save(); }; });
   facts.hooks.forEach(name => $("#hooks").append(new Option(name)));
-  fields.layer.max = facts.layers;
+  fields.layer.max = facts.layers - 1;
   if (facts.history) {
     $("#history").hidden = false;
     $("#history").ontoggle = () => $("#history").open && listHistory();
-    $("#history > button").onclick = async () => { await fetch("history", { method: "DELETE" }); listHistory(); };
+    $("#history > button").onclick = async () => { if (confirm("Forget all explanations in this file?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   }
   Object.assign(state, JSON.parse(sessionStorage.getItem("heta_lens") ?? "{}"));
+  $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();
   choose([], "");
-  if (state.at !== undefined && state.prompt !== null) explain(state.methods);
+  if (state.at !== undefined && state.prompt !== null) explain(state.methods, null, false);
 })();

@@ -31,7 +31,8 @@ from heta_lens._util.html_view import html_from
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watched
 from heta_lens.methods.registry import METHODS, PRESETS
-from heta_lens.web.answers import WAYS, Answers, Question, Tell, WhatIf
+from heta_lens.plots.attribution_text import headline, kicker
+from heta_lens.web.answers import Answers, Question, Tell, WhatIf
 from heta_lens.web.history import History
 
 HOST = "127.0.0.1"
@@ -130,9 +131,7 @@ class App:
         nonce, model = secrets.token_urlsafe(12), self.answers.model
         adapter = self.answers.adapter
         facts = {
-            "methods": [*PRESETS, *METHODS],
-            "presets": [*PRESETS],
-            "ways": WAYS,
+            "methods": methods(),
             "chat": bool(getattr(model.tokenizer, "chat_template", None)),
             "hooks": [name for name in adapter.points if not name.startswith("unembed")],
             "layers": adapter.layers,
@@ -153,8 +152,10 @@ class App:
 
         def explain(tell: Tell) -> None:
             def keep(line: Any) -> None:
-                if line.get("whole") and self.history:
-                    self.history.add(asked["question"], line["title"], self.answers.result(line["result"]))
+                if line.get("whole") and self.history and asked.get("remember", True):
+                    result = self.answers.result(line["result"])
+                    title = f"{headline(result.summed)} · {kicker(result.summed)}"
+                    self.history.add(asked["question"], title, result)
                 tell(line)
 
             self.answers.explain(question, asked["methods"], keep)
@@ -248,6 +249,14 @@ class App:
         finally:
             ended.set()
             self.running.discard(ended)
+
+
+def methods() -> list[tuple[str, dict[str, str]]]:
+    """Return the methods with what they are, in groups: the recommended ones, and the others by family."""
+    groups: dict[str, dict[str, str]] = {"recommended": {name: preset.when for name, preset in PRESETS.items()}}
+    for name, method in METHODS.items():
+        groups.setdefault(method.family.replace("_", " "), {})[name] = (method.__doc__ or "").partition("\n")[0]
+    return [*groups.items()]
 
 
 EXPECTED = (ValueError, TypeError, KeyError, OSError, RuntimeError, MemoryError, ImportError)

@@ -5,13 +5,15 @@ import re
 from helpers import ROOT
 
 DOCS = ROOT / "docs"
-PAGE, APP, SCRIPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("gallery.md", "app.md", "gallery.py"))
+PAGE, APP, FIRST, SCRIPT = (
+    (DOCS / name).read_text(encoding="utf-8") for name in ("gallery.md", "app.md", "five_minutes.md", "gallery.py")
+)
 LARGEST = 150_000  # bytes
 
 
 def test_every_picture_is_shown_and_made() -> None:
     there = {path.name for path in (DOCS / "gallery").iterdir()}
-    assert set(re.findall(r"\]\(gallery/([^)]+)\)", PAGE + APP)) == there
+    assert set(re.findall(r"\]\(gallery/([^)]+)\)", PAGE + APP + FIRST)) == there
     assert set(re.findall(r'"([\w]+\.(?:png|svg))"', SCRIPT)) == there
 
 

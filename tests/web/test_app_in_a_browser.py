@@ -72,7 +72,7 @@ def pin(page: Any, text: str) -> None:
 
 def outcome(page: Any) -> str:
     page.get_by_role("button", name="See").click()
-    page.locator("#outcome table, #says.error").first.wait_for()
+    page.locator("#outcome table, #outcome .error").first.wait_for()
     page.locator("#stop").wait_for(state="hidden")
     return page.locator("#outcome").inner_text()
 
@@ -103,14 +103,14 @@ def test_generate_explain_compare_change_and_save(
     said = outcome(page)
     assert f"moves by {float(f'{float(scores.scores[place]):.3g}'):g} nats, the score of leave_one_out" in said
     pin(page, "Alba")
-    for how, text in ("delete", "deleted"), ("replace", "replaced"):
+    for how, text in ("delete", "deleted"), ("replace", "replaced by “Hana”"):
         page.get_by_label("What happens to the token").select_option(how)
         if how == "replace":
             page.get_by_label("the word").fill("Hana")
         assert f"With “Alba” {text}, “jar” goes from" in outcome(page)
     page.get_by_label("What happens to the token").select_option("patch")
     page.get_by_label(re.compile("the prompt, with as many tokens")).fill(story.replace("Alba", "Hana"))
-    assert "With “Alba” patched" in outcome(page)
+    assert "With “Alba” patched at layer 0 from “In the closet" in outcome(page)
 
     with page.expect_download() as download:
         page.get_by_role("link", name="JSON").click()
@@ -129,8 +129,8 @@ def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str
     page.locator("#view .kicker").wait_for()
     page.locator("#stop").wait_for(state="hidden")
     page.get_by_text("Ask about something else").click()
-    page.get_by_label("Another token").fill(" pan")
-    page.get_by_label("rather than").fill(" jar")
+    page.get_by_label("Another token").fill("pan")  # as a word: after a space, as the answer is
+    page.get_by_label("rather than").fill("jar")
     page.get_by_role("button", name="Explain", exact=True).first.click()
     page.locator("#view h2", has_text="Why “pan” rather than “jar”?").wait_for()
     page.locator("#stop").wait_for(state="hidden")
@@ -138,6 +138,35 @@ def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str
     page.get_by_label("index").fill("5")
     page.get_by_role("button", name="Explain", exact=True).last.click()
     page.locator("#view h2", has_text="blocks.1.mlp.hook_post[5]").wait_for()
+
+
+def test_a_question_that_cannot_be_answered_leaves_what_was_there(opened: Callable[..., Any], story: str) -> None:
+    page = opened()
+    generate(page, story)
+    explain(page)
+    page.get_by_text("Ask about something else").click()
+    page.get_by_label("Activation").fill("blocks.99.hook_resid_post")
+    page.get_by_label("index").fill("5")
+    page.get_by_role("button", name="Explain", exact=True).last.click()
+    page.locator("#says.error", has_text="no such hook point").wait_for()
+    assert page.locator("#view h2").inner_text() == "Why “jar”?"
+    assert page.locator(".tabs button", has_text="not run").count() == 0
+    pin(page, "Alba")
+    page.get_by_label("What happens to the token").select_option("replace")
+    assert outcome(page) == "there is no text to put in: write one, or delete the tokens"
+    page.get_by_label("prompt", exact=True).fill(story + " big")
+    assert "the prompt as it was" in page.locator("#answer .hint").inner_text()
+
+
+def test_stopped_work_is_said_and_can_be_taken_up(opened: Callable[..., Any], story: str) -> None:
+    page = opened()
+    generate(page, story)
+    page.locator(".words button").first.click()
+    page.locator("#view .strip").first.wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name=re.compile("heta.*not run|heta.*first look$")).wait_for()
+    page.get_by_label("another method").select_option("recency")
+    page.locator("#view .kicker", has_text="recency").wait_for()
 
 
 def test_with_the_keyboard_only(opened: Callable[..., Any], story: str) -> None:
@@ -208,7 +237,7 @@ def test_history_in_the_page(opened: Callable[..., Any], demo: Any, story: str, 
     second = app(demo, browser=False, state=tmp_path / "state.db")
     page = opened(second.address)
     page.get_by_text("History").click()
-    page.get_by_role("button", name=re.compile("attn_lrp|fast")).first.click()
+    page.get_by_role("button", name=re.compile("Why “jar”. · fast")).first.click()
     page.locator("#view h2", has_text="Why “jar”?").wait_for()
     assert page.get_by_label("prompt", exact=True).input_value() == story
     pin(page, "Alba")

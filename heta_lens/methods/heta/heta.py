@@ -90,7 +90,7 @@ class Heta(HetaOptions, Method):
     cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
     scaled_by: ClassVar = ("probes", "groups")
     signed: ClassVar[bool] = False
-    fixed: ClassVar = "the weights and the other tokens; a gate also takes the attention that is in the cache"
+    fixed: ClassVar = "the weights and the other tokens; a gate, where there is one, takes the attention in the cache"
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
