@@ -99,7 +99,8 @@ class Grid:
         self.check_something_lost()
         names = [f"layer {layer}" for layer in self.layers]
         places = () if self.of_heads else self.columns
-        view = heat(self.title, names, self.labels, self.restored, f"restored: {self._range}", places)
+        note = f"restored: {self._range}" + "; the columns are the corrupted run's tokens" * (not self.of_heads)
+        view = heat(self.title, names, self.labels, self.restored, note, places)
         figure = partial(patch_grid, self.title, self.restored, self.layers, self.labels, places, self._range)
         return replace(view, exports=exports_of(figure))
 

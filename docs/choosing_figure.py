@@ -1,0 +1,46 @@
+"""Draw the figure of docs/choosing.md: from what one wants to know to a method.
+
+python docs/choosing_figure.py
+"""
+
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from PIL import Image
+
+from heta_lens.plots.scales import BLUE
+
+FILE = Path(__file__).with_name("choosing.png")
+ROWS = [
+    ("Which tokens does the prediction depend on?", "careful", "a forward pass a token, one backward pass"),
+    ("Which speak for a word, and which against it?", "fast", "one backward pass, scores with a sign"),
+    ("What happens without each token?", "leave_one_out", "a forward pass a token, in nats"),
+    ("What does HETA say, as published?", "heta", "hundreds of Hessian–vector products"),
+    ("A prompt of thousands of tokens?", "flash_trace", "one forward pass"),
+]
+
+
+def figure() -> Figure:
+    drawn = Figure(figsize=(9, 0.62 * len(ROWS) + 0.1))
+    axes = drawn.add_axes((0, 0, 1, 1), xlim=(0, 9), ylim=(len(ROWS) - 0.4, -0.6))
+    axes.set_axis_off()
+    blue = [part / 255 for part in BLUE]
+    for row, (question, method, cost) in enumerate(ROWS):
+        axes.text(0.05, row, question, size=11.5, va="center")
+        axes.annotate("", (4.75, row), (4.05, row), arrowprops={"arrowstyle": "-|>", "color": "0.45", "lw": 1.2})
+        box = {"boxstyle": "round,pad=0.35", "facecolor": blue, "edgecolor": "none"}
+        axes.text(4.9, row, method, size=11.5, va="center", color="white", family="monospace", weight="bold", bbox=box)
+        axes.text(6.45, row, cost, size=9.5, va="center", color="0.35")
+    return drawn
+
+
+def main() -> None:
+    with matplotlib.rc_context({"font.family": ["DejaVu Sans"]}):
+        figure().savefig(FILE, dpi=150, metadata={"Software": None})
+    with Image.open(FILE) as drawn:
+        drawn.convert("RGB").quantize(64).save(FILE, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
