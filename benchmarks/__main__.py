@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.pages import PAGES
 
-MODULES = {"demo_model": "demo_answers", "real": "real_prompts"}
+MODULES = {"demo_model": "demo_answers", "real": "results"}
 
 
 def main(

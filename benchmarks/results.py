@@ -21,11 +21,10 @@ from heta_lens.metrics.evidence import evidence_mass, highest, reciprocal_rank, 
 
 EVIDENCE, AGREEMENT, CRITERION = "reciprocal rank", "agreement", "criterion"
 HOW = ("delete", "resample", "zero")
-SHOWN = {  # rows of the short table
-    **{name: name for name in ("heta", "careful", "fast", "attn_lrp", "gim", "leave_one_out", "lime")},
-    **{name: name for name in ("integrated_gradients", "flash_trace", "depass", "at2", "gradient_norm")},
-    **{name: name for name in ("random", "recency")},
-}
+SHOWN = (  # rows of the short table
+    *("heta", "careful", "fast", "attn_lrp", "gim", "leave_one_out", "lime", "integrated_gradients", "flash_trace"),
+    *("depass", "at2", "gradient_norm", "random", "recency"),
+)
 ONE_PASS = (
     *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope", "depass"),
     *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2"),
@@ -142,12 +141,12 @@ def paired(frame: Any, one: str, other: str) -> Any:
     return difference(first, second, [*joined["template"]])
 
 
-def chosen(among: Callable[[str], bool]) -> str:
-    """Return the setting with the highest criterion on the prompts that choose, where all settings were measured."""
+def chosen(among: Callable[[str], bool], *, with_heta: bool = False) -> str:
+    """Return the setting with the highest criterion on the prompts that choose (of these, those with literal HETA)."""
     frame = measured(MODELS[0], "dev")
     frame = frame[frame["family"].isin(CHOOSING)]
-    whole = frame[frame["setting"] == "heta"][["family", "number"]]
-    frame = frame.merge(whole, on=["family", "number"])
+    if with_heta:
+        frame = frame.merge(frame[frame["setting"] == "heta"][["family", "number"]], on=["family", "number"])
     means = frame.groupby(["setting", "family"])[CRITERION].mean().groupby("setting").mean()
     return str(means[[name for name in means.index if among(name)]].idxmax())
 
@@ -156,14 +155,24 @@ def is_candidate(setting: str) -> bool:
     return setting == "careful" or not setting[0].islower()
 
 
+def per_token(setting: str) -> bool:
+    """Return whether a setting takes a forward pass per token and at most one backward pass."""
+    return setting == "leave_one_out" or (is_candidate(setting) and "S" not in setting)
+
+
 # --------------------------------------------------------------------------------------------------------------- tables
-COLUMNS = ["setting", "criterion", EVIDENCE, "first is evidence", "deletion", "resampling", "zeroing", "prompts"]
+COLUMNS = ["setting", "criterion", EVIDENCE, "first is evidence", "deletion", "resampling", "zeroing", "s", "prompts"]
 
 
-def cells(frame: Any, setting: str, title: str) -> list[str]:
+def of_model(model: str, *splits: str) -> Any:
+    return pd.concat([measured(model, split) for split in splits or real_study.SPLITS])
+
+
+def cells(frame: Any, setting: str) -> list[str]:
     rows = frame[frame["setting"] == setting]
     shown = [averaged(rows, name) for name in (CRITERION, EVIDENCE, "first is evidence", *HOW)]
-    return [title, *map(written, shown), str(len(rows))]
+    seconds = rows["seconds"].dropna()
+    return [f"`{setting}`", *map(written, shown), f"{seconds.mean():.1f}" if len(seconds) else "–", str(len(rows))]
 
 
 def written(one: Estimate, sign: str = "") -> str:
@@ -176,20 +185,28 @@ def ranked(frame: Any, settings: Sequence[str]) -> list[str]:
     return sorted((name for name in settings if not isnan(means[name])), key=lambda name: -means[name])
 
 
-def short_table(model: str, split: str, best: str) -> Table:
-    """Return the named settings and the best candidate of HETA, the highest criterion first."""
-    frame = measured(model, split)
-    names = ranked(frame, [*dict.fromkeys([*SHOWN, best])])
-    return Table(f"{model}, {split}", COLUMNS, [cells(frame, name, f"`{name}`") for name in names])
+def table(title: str, frame: Any, settings: Sequence[str]) -> Table:
+    """Return the settings, the highest criterion first."""
+    return Table(title, COLUMNS, [cells(frame, name) for name in ranked(frame, [*dict.fromkeys(settings)])])
+
+
+def by_family(model: str, settings: Sequence[str]) -> Table:
+    """Return the criterion of settings on every family."""
+    frame = of_model(model)
+    families = [*dict.fromkeys(frame["family"])]
+    means = frame.groupby(["setting", "family"])[CRITERION].mean().unstack()[families]
+    names = ranked(frame, [*dict.fromkeys(settings)])
+    rows = [[f"`{name}`", *(f"{value:.2f}" for value in means.loc[name])] for name in names]
+    return Table(f"{model}: the criterion by family", ["setting", *families], rows)
 
 
 def interventions(model: str) -> Table:
     """Return how well interventions agree: the mean over prompts of the rank correlation of their effects."""
     found: dict[tuple[str, str], list[float]] = {}
-    for split in real_study.SPLITS[:1]:
+    for split in real_study.SPLITS:
         for row in prompts(model, split).values():
             effects = effects_of(row)
-            for one, other in combinations(effects, 2) if "others" in row else ():
+            for one, other in combinations(effects, 2):
                 found.setdefault((one, other), []).append(correlation(effects[one], effects[other]))
     names = [*dict.fromkeys(name for pair in found for name in pair)]
 
@@ -201,31 +218,28 @@ def interventions(model: str) -> Table:
     return Table(f"{model}: interventions", ["", *names], rows)
 
 
-def confirmation(best: str) -> Table:
-    """Return how far the best candidate is above literal HETA, and above the presets, where nothing was chosen."""
-    own = measured(MODELS[0], "test")
+def confirmation(pairs: Sequence[tuple[str, str]]) -> Table:
+    """Return how far a setting is above another where nothing was chosen."""
+    own = of_model(MODELS[0], "test")
     places = {
         "test, SmolLM2": own[own["family"].isin(CHOOSING)],
-        "suites and chats without a part": pd.concat([own, measured(MODELS[0], "dev")]).query(
-            "family not in @CHOOSING"
-        ),
-        "Gemma": pd.concat([measured(MODELS[1], split) for split in real_study.SPLITS]),
+        "suites and chats without a part": of_model(MODELS[0]).query("family not in @CHOOSING"),
+        "Gemma": of_model(MODELS[1]),
     }
     rows = []
-    for other in ("heta", "careful", "fast"):
-        if other != best:
-            found = [paired(frame, best, other) for frame in places.values()]
-            adjusted = corrected([one.p for one in found])
-            shown = (written(one, "+") for one in found)
-            rows.append([f"`{best}` − `{other}`", *shown, f"{max(adjusted):.2g}"])
+    for one, other in pairs:
+        found = [paired(frame, one, other) for frame in places.values()]
+        adjusted = corrected([each.p for each in found])
+        shown = (written(each, "+") for each in found)
+        rows.append([f"`{one}` − `{other}`", *shown, f"{max(adjusted):.2g}"])
     return Table("Confirmed?", ["difference of the criterion", *places, "largest p, Holm"], rows)
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
-def evidence_against_agreement(model: str, split: str, best: str) -> Any:
+def evidence_against_agreement(model: str, frame: Any, settings: Sequence[str]) -> Any:
     """Draw evidence against agreement with interventions: a labelled point with intervals for each setting."""
-    frame, (figure, axis) = measured(model, split), plt.subplots(figsize=(7.5, 5.5), layout="constrained")
-    for name in dict.fromkeys([*SHOWN, best]):
+    figure, axis = plt.subplots(figsize=(7.5, 5.5), layout="constrained")
+    for name in dict.fromkeys(settings):
         rows = frame[frame["setting"] == name]
         if len(rows):
             across, up = averaged(rows, AGREEMENT), averaged(rows, EVIDENCE)
@@ -242,7 +256,8 @@ def reasons() -> Any:
     """Draw why literal HETA ranks as it does: the sink, the last token, certainty and units."""
     figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
     for place, model in enumerate(MODELS):
-        rows = [row for row in prompts(model, "dev").values() if "first, last, sum" in row]
+        every = [row for split in real_study.SPLITS for row in prompts(model, split).values()]
+        rows = [row for row in every if "first, last, sum" in row]
         ends = pd.DataFrame(
             {
                 f"{name} {end}": value
@@ -277,11 +292,21 @@ def run(*models: str) -> None:
 
 
 def write() -> None:
-    best = chosen(is_candidate)
-    shown = [short_table(model, "dev", best) for model in MODELS]
-    pages.write("results", [*shown, *map(interventions, MODELS)])
+    best = chosen(is_candidate, with_heta=True)
+    one_pass, a_run_each = chosen(ONE_PASS.__contains__), chosen(per_token)
+    shown = [*SHOWN, best, one_pass, a_run_each]
+    frames = {MODELS[0]: of_model(MODELS[0], "test"), MODELS[1]: of_model(MODELS[1])}
+    against = [(best, name) for name in ("heta", "careful", "fast", "leave_one_out") if name != best]
+    against += [(name, other) for name, other in ((one_pass, "fast"), (a_run_each, "careful")) if name != other]
+    tables = [table(model, frame, shown) for model, frame in frames.items()]
+    pages.write("results", [*tables, confirmation([*dict.fromkeys(against)])])
+    beside = list[Table]()
     for model in MODELS:
-        save_figure(
-            evidence_against_agreement(model, "dev", best), ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
-        )
+        frame = of_model(model)
+        beside.append(table(f"{model}: every setting", frame, [*frame["setting"].unique()]))
+        beside += [by_family(model, shown), interventions(model)]
+    pages.write("real", beside)
+    for model, frame in frames.items():
+        file = ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
+        save_figure(evidence_against_agreement(model, frame, shown), file)
     save_figure(reasons(), ROOT / "docs" / "reasons.png")
