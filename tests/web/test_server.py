@@ -262,6 +262,36 @@ def test_a_prompt_is_only_text(running: App, text: str) -> None:
     assert httpx.get(running.address).status_code == 200
 
 
+def injected(where: str, text: str, story: str) -> tuple[str, Any]:
+    """A request with a text in one of its places."""
+    question: Any = {"prompt": story, "at": 0}
+    change: Any = {"positions": [3], "how": "replace", "text": text}
+    match where:
+        case "target":
+            question["target"] = {"text": text}
+        case "against":
+            question["target"] = {"text": " jar", "against": text}
+        case "hook":
+            question["target"] = {"hook": text, "index": 0}
+        case "role":
+            question["prompt"] = [{"role": text, "content": story}]
+        case "replacement":
+            return "what-if", {"question": question, "change": change}
+        case "counterfactual":
+            return "what-if", {"question": question, "change": {**change, "how": "patch", "counterfactual": text}}
+    return "explain", {"question": question, "methods": [text if where == "method" else "recency"]}
+
+
+@pytest.mark.parametrize("where", ["target", "against", "hook", "role", "replacement", "counterfactual", "method"])
+def test_any_text_in_any_place_is_a_sentence_or_an_answer(running: App, story: str, where: str) -> None:
+    for text in INJECTED:
+        path, asked = injected(where, text, story)
+        with httpx.stream("POST", running.address + path, content=json.dumps(asked), timeout=60) as response:
+            told = [json.loads(line) for line in response.iter_lines()]
+        assert told and all("error" in line or {"result", "drop"} & line.keys() for line in told), (where, text)
+    assert not hooked(running.answers.model)
+
+
 @pytest.mark.thorough
 def test_memory_is_flat_over_many_questions(running: App, story: str) -> None:
     process, sizes = psutil.Process(), list[int]()
