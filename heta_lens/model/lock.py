@@ -62,7 +62,8 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
         yield
         return
     lock = lock_of(model)
-    with lock.lock if watched.get() is None else _patiently(lock.lock):
+    watcher = watched.get()
+    with lock.lock if watcher is None else _patiently(lock.lock, watcher):
         depth, before = lock.depth, len(lock.changes) if lock.depth else 0
         outermost, graded = not (depth or users_code), torch.is_grad_enabled()
         lock.undo(before)  # the changes of a killed call
@@ -82,11 +83,10 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _patiently(lock: Any) -> Iterator[None]:
+def _patiently(lock: Any, watcher: Callable[[str, int], None]) -> Iterator[None]:
     """Wait for a lock; whoever watches is told meanwhile, and may end the waiting."""
     while not lock.acquire(timeout=0.1):
-        if watcher := watched.get():
-            watcher("waiting", 0)
+        watcher("waiting", 0)
     try:
         yield
     finally:

@@ -8,6 +8,8 @@
 
 import webbrowser
 from os import PathLike
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from heta_lens._util.python import check_extra
@@ -21,7 +23,8 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
     """Start the app for a model: ask in a browser, see which tokens made a word, strike tokens out, ask again.
 
     The server runs beside the notebook or program until ``.stop()``, or the end of the program; ``.wait()`` waits for
-    Ctrl-C. It answers on this computer alone, at an ``.address`` that holds a secret.
+    Ctrl-C. It answers on this computer alone, at an ``.address`` that holds a secret. While it explains, do not run the
+    model elsewhere: for a moment, it has hooks of the explanation.
 
     Args:
         model: a TransformerLens model.
@@ -41,5 +44,8 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
     history = None if state is None else History(state)
     running = App(Answers(model), history, listen(port))
     if browser:
-        webbrowser.open(running.address)
+        # A command line, which a browser is started by, can be read by all users of a computer; this file cannot.
+        redirect = Path(mkdtemp(prefix="heta_lens_")) / "app.html"
+        redirect.write_text(f'<meta http-equiv="refresh" content="0; url={running.address}">', encoding="utf-8")
+        webbrowser.open(redirect.as_uri())
     return running

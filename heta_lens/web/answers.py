@@ -3,7 +3,6 @@
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
@@ -22,11 +21,13 @@ from heta_lens._util.target_kinds import Activation, members, sides
 from heta_lens._util.work import watched
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
+from heta_lens.methods.base import Method
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import lean_names_filter
 from heta_lens.model.lock import holding
-from heta_lens.model.tokenizer import check_length, encode
+from heta_lens.model.tokenizer import check_length
+from heta_lens.model.weights import identity
 from heta_lens.plots import page
 from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
@@ -89,7 +90,6 @@ class Answers:
     model: Any
     results: "OrderedDict[int, tuple[Result, View]]" = field(default_factory=OrderedDict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    latest: tuple[list[int], Any] = ([], None)  # the prompt that ran last, and its cache
 
     @property
     def adapter(self) -> ModelAdapter:
@@ -112,22 +112,15 @@ class Answers:
 
         HETA's first explanation is from few probes, and has wide error bars, which the whole one narrows.
         """
-        asked = self._asked(question)
-        cache, target = self._cache(asked.ids), target_of(question.target)
+        asked, cache = self._asked(question), None
         for name in methods:
             stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
             for stage, options in enumerate(stages):
                 begun, method = perf_counter(), method_of(name, {"progress": False, **options})
-                if question.at is None:
-                    with reporting(tell, name, None):
-                        result: Result = attribute_span(
-                            cache, asked.start, tokens=asked.tokens, targets=target, method=method
-                        )
-                else:
-                    with holding(cache):
-                        prediction = self._prediction(question, asked, method.rules)
-                        with reporting(tell, name, method.work(prediction).worth):
-                            result = method(prediction)
+                with Reporting(tell, name) as reporting, holding(self.model):
+                    if cache is None:
+                        cache = self.adapter.cache(asked.ids, lean_names_filter)
+                    result = self._explained(question, asked, cache, method, reporting)
                 ended = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
                 tell({"method": name, **ended, **self.shown(result)})
 
@@ -136,6 +129,12 @@ class Answers:
         asked = self._asked(question)
         ids, write = asked.ids[0].tolist(), self.adapter.tokenizer.write
         return [write(ids[place], ids[:place]) for place in range(asked.start, len(ids))]
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, with a digest of the weights."""
+        facts = identity(self.model)
+        return f"{facts['name'] or 'a model'} ({facts['weights']})"
 
     def shown(self, result: Result) -> Line:
         """Keep a result, and return its number and its view."""
@@ -157,10 +156,10 @@ class Answers:
         check_choice("how", change.how, WAYS)
         asked = self._asked(question)
         with holding(self.model):
-            before = self._prediction(question, asked)
+            before = self._prediction(question, asked, self.adapter.cache(asked.ids, lean_names_filter))
             if not change.positions or not all(0 <= place < len(before) for place in change.positions):
                 raise ValueError(f"positions must be tokens before the explained one, from 0 to {len(before) - 1}")
-            logits, value = self._changed(question, before, change)
+            logits, value = self._changed(question, asked, before, change)
         found: dict[str, Any] = {"before": float(before.value), "after": value, "drop": float(before.value) - value}
         if not isinstance(before.target, Activation):
             after = log_softmax(logits)
@@ -178,23 +177,25 @@ class Answers:
         tokens = before.followed_by(written) if isinstance(before, ChatPrompt) else whole
         return Asked(tokens, whole, ids.shape[1])
 
-    def _cache(self, ids: Int[Tensor, "1 pos"]) -> Any:
-        """Return the cache of a prompt, which further questions about it read too."""
-        with holding(self.model):
-            if self.latest[0] != ids[0].tolist():
-                self.latest = [], None  # two caches may need too much memory
-                self.latest = ids[0].tolist(), self.adapter.cache(ids, lean_names_filter)
-            return self.latest[1]
-
-    def _prediction(self, question: Question, asked: Asked, rules: Any = None, target: Any = None) -> Prediction:
+    def _prediction(self, question: Question, asked: Asked, cache: Any, rules: Any = None) -> Prediction:
         position = None if question.at == len(question.written) else asked.start + (question.at or 0)
-        target = target_of(question.target) if target is None else target
-        return Prediction.from_cache(
-            self._cache(asked.ids), target, position=position, tokens=asked.tokens, rules=rules
-        )
+        target = target_of(question.target)
+        return Prediction.from_cache(cache, target, position=position, tokens=asked.tokens, rules=rules)
+
+    def _explained(
+        self, question: Question, asked: Asked, cache: Any, method: Method, reporting: "Reporting"
+    ) -> Result:
+        if question.at is None:
+            target = target_of(question.target)
+            return attribute_span(cache, asked.start, tokens=asked.tokens, targets=target, method=method)
+        prediction = self._prediction(question, asked, cache, method.rules)
+        reporting.expected = method.work(prediction).worth
+        return method(prediction)
 
     @torch.no_grad()
-    def _changed(self, question: Question, before: Prediction, change: WhatIf) -> tuple[Float[Tensor, "vocab"], float]:
+    def _changed(
+        self, question: Question, asked: Asked, before: Prediction, change: WhatIf
+    ) -> tuple[Float[Tensor, "vocab"], float]:
         """Return the logits after a change (of an activation, what is read), and the target's value."""
         places, layer = [*change.positions], None
         if change.how in ("delete", "replace"):
@@ -204,7 +205,9 @@ class Answers:
             return after.logits, float(after.value)
         if change.how == "patch":
             layer = change.layer or None  # the embeddings enter the first
-            states, other = before.states(layer).clone(), self._counterfactual(question, before, change)
+            if layer is not None:
+                self.adapter.check_layer("layer", layer)
+            states, other = before.states(layer).clone(), self._counterfactual(question, asked, before, change)
             states[places] = other.states(layer)[places]
         else:
             states = before.embeddings.clone()
@@ -221,10 +224,10 @@ class Answers:
         if change.how == "replace":
             if not change.text:
                 raise ValueError("there is no text to put in: write one, or delete the tokens")
-            first = before.written[min(change.positions)]
-            text = change.text if change.text[0].isspace() or not first[:1].isspace() else f" {change.text}"
-            ids = encode(self.model, text)[0].tolist()
-            put = ids[1:] if before.begins and ids[0] == int(before.ids[0]) else ids
+            first = min(change.positions)
+            spaced = before.written[first][:1].isspace() and not change.text[0].isspace()
+            context, any_token = before.ids[:first].tolist(), [0.0] * self.adapter.vocabulary
+            put = self.adapter.tokenizer.spell(" " * spaced + change.text, context, any_token)
         edited = list[int]()
         for place, token in enumerate(before.ids.tolist()):
             edited += put * (place == min(change.positions)) if place in change.positions else [token]
@@ -232,9 +235,9 @@ class Answers:
             raise ValueError("without these tokens there is no prompt: leave one")
         return before.ids.new_tensor([edited])
 
-    def _counterfactual(self, question: Question, before: Prediction, change: WhatIf) -> Prediction:
+    def _counterfactual(self, question: Question, asked: Asked, before: Prediction, change: WhatIf) -> Prediction:
         other = self._asked(Question(change.counterfactual, question.written))
-        length = len(before) + other.start - self._asked(question).start
+        length = len(before) + other.start - asked.start
         if length != len(before):
             raise ValueError(
                 f"the other prompt has {length} tokens before the explained one, and this prompt {len(before)}: write "
@@ -267,7 +270,7 @@ class Answers:
             own = [row for row, place in enumerate(result.positions.tolist()) if place in change.positions]
             sizes = result.scores.abs()
             share = float(sizes[own].sum() / (sizes.sum() or 1))
-            yield {"method": result.method, "score": float(result.scores[own].sum()), "share": share}
+            yield {"score": float(result.scores[own].sum()), "share": share}
 
     def _keep(self, result: Result, view: View) -> Line:
         number = next(self.numbers)
@@ -294,23 +297,25 @@ def target_of(given: Mapping[str, Any] | None) -> Any:
     return activation(given["hook"], index=given.get("index"), direction=direction, head=given.get("head"))
 
 
-@contextmanager
-def reporting(tell: Tell, method: str, expected: int | None) -> Iterator[None]:
-    """Tell the share of the ``expected`` work that is done, now and then, or the number of runs."""
-    outer, done, said = watched.get(), 0, perf_counter()
+class Reporting:
+    """Tells, inside a block, the share of the ``expected`` work that is done, or the number of runs, now and then."""
 
-    def watch(kind: str, rows: int) -> None:
-        nonlocal done, said
-        if outer:
-            outer(kind, rows)
-        done += rows if kind == "forwards" else 2 * rows
-        if perf_counter() - said > EVERY:
-            said = perf_counter()
-            waiting = {"waiting": True} if kind == "waiting" else {}
-            tell({"method": method, "done": min(1.0, done / expected) if expected else None, "runs": done} | waiting)
+    def __init__(self, tell: Tell, method: str) -> None:
+        self.tell, self.method, self.expected = tell, method, 0
+        self.outer, self.done, self.said = watched.get(), 0, perf_counter()
 
-    token = watched.set(watch)
-    try:
-        yield
-    finally:
-        watched.reset(token)
+    def __enter__(self) -> "Reporting":
+        self.token = watched.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        watched.reset(self.token)
+
+    def __call__(self, kind: str, rows: int) -> None:
+        if self.outer:
+            self.outer(kind, rows)
+        self.done += rows if kind == "forwards" else 2 * rows
+        if perf_counter() - self.said > EVERY:
+            self.said = perf_counter()
+            share = min(1.0, self.done / self.expected) if self.expected else None
+            self.tell({"method": self.method, "done": share, "runs": self.done, "waiting": kind == "waiting"})

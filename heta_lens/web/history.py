@@ -27,9 +27,10 @@ class History:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         try:
+            self.path.touch(mode=0o600)  # prompts are nobody else's business
             with self._open() as db:
                 db.execute(TABLE)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise ValueError(f"--state {self.path} cannot hold the history: {error}") from None
 
     @contextmanager
@@ -67,7 +68,7 @@ class History:
 
 
 def _end(asked: str) -> str:
-    """Return the end of a question's prompt, or of the last message."""
-    prompt = json.loads(asked)["prompt"]
+    """Return the end of a question's prompt, or of its last message."""
+    prompt = json.loads(asked)["question"]["prompt"]
     text = single_line(prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or ""))
     return text if len(text) <= LONGEST else f"…{text[1 - LONGEST :]}"

@@ -18,7 +18,7 @@
   const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast", tokens: 20 };
   const found = new Map();
   let chosen = [], changed = "", working = new AbortController(), running = new Set();
-  const save = () => sessionStorage.setItem("heta_lens", JSON.stringify(state));
+  const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
   const GONE = "The server does not answer. Start it again, and open the address that it prints.";
@@ -54,11 +54,12 @@
       }
     }
   }
-  const say = (text, error = false) => {
+  const say = (text, error = false, live = "polite") => {
+    $("#says").setAttribute("aria-live", live);  // numbers that change all the time are not read out
     $("#says").textContent = text;
     $("#says").classList.toggle("error", error);
   };
-  /** End what is being computed, and do something else. */
+  /** End what is being computed, and do something else; return whether nothing else took its place. */
   const instead = async work => {
     working.abort();
     const own = working = new AbortController();
@@ -69,10 +70,11 @@
     } catch (error) {
       if (own === working) say(error.message, true);
     }
-    if (own !== working) return;
+    if (own !== working) return false;
     $("#stop").hidden = true;
     running = new Set();
     if (!$("#why").hidden) drawTabs();
+    return !own.signal.aborted;
   };
 
   // -------------------------------------------------------------------------------------------------------- the prompt
@@ -104,19 +106,20 @@
     $("#messages").append(more);
   };
   const promptNow = () => state.mode === "chat" ? state.messages : state.messages.at(-1).content;
-  /** Begin anew with what is in the boxes. */
-  const begin = () => {
-    Object.assign(state, { prompt: structuredClone(promptNow()), written: [], at: undefined, target: null });
+  /** Begin anew with a prompt. */
+  const begin = prompt => {
+    Object.assign(state, { prompt, written: [], at: undefined, target: null });
     found.clear();
     choose([], "");
     for (const name of ["#answer", "#why", "#what-if"]) $(name).hidden = true;
     save();
   };
   const generate = () => instead(async signal => {
+    const prompt = structuredClone(promptNow());
     let begun = false;
     state.tokens = +$("#tokens").value;
-    for await (const { token, text } of lines("write", { prompt: promptNow(), tokens: state.tokens }, signal)) {
-      if (!begun) begin();
+    for await (const { token, text } of lines("write", { prompt, tokens: state.tokens }, signal)) {
+      if (!begun) begin(prompt);
       begun = true;
       state.written.push({ token, text });
       drawAnswer();
@@ -137,9 +140,11 @@
       button.onclick = () => ask(at);
       return button;
     });
+    const focused = $(".words").contains(document.activeElement);
     const all = make("button", "whole answer", { type: "button", class: "all", "aria-pressed": String(state.at === null) });
     all.onclick = () => ask(null);
     $(".words").replaceChildren(...buttons, all);
+    if (focused) $(".words [aria-pressed=true]")?.focus();
   };
   const question = () => ({ prompt: state.prompt, written: state.written.map(({ token }) => token), at: state.at, target: state.target });
 
@@ -171,6 +176,7 @@
         Object.assign(state, { at: before.at, target: before.target });
         before.found.forEach(([name, told]) => found.set(name, told));
         $("#view").classList.remove("stale");
+        $("#what-if").hidden = state.at === null;
         drawAnswer();
         save();
       }
@@ -180,7 +186,7 @@
   });
   const show_all = async (asked, signal) => {
     for await (const told of lines("explain", asked, signal)) {
-      if (told.html) {
+      if (told.html && state.methods.includes(told.method)) {
         const before = found.get(told.method);
         found.set(told.method, told);
         if (!before && !found.has(state.shown)) state.shown = told.method;
@@ -188,7 +194,7 @@
         else drawTabs();
         if (told.whole) running.delete(told.method);
         say(told.whole ? "" : `${told.method}: from few probes; the error bars will shrink`);
-      } else say(`${told.method}: ${told.waiting ? "waiting for another question’s work" : told.done === null ? `${told.runs} runs` : percent(told.done)}`);
+      } else if (!told.html) say(`${told.method}: ${told.waiting ? "waiting for another question’s work" : told.done === null ? `${told.runs} runs` : percent(told.done)}`, false, "off");
     }
   };
   const show = name => {
@@ -216,7 +222,7 @@
       const state_of = running.has(name) ? known ? "first look …" : "…" : known ? (known.whole ? "" : "first look") : "not run";
       tab.append(" ", make("small", [known && `${known.seconds.toFixed(1)} s`, state_of].filter(Boolean).join(" · ")));
       tab.disabled = !known && running.has(name);
-      tab.onclick = () => known ? show(name) : explain([name]);
+      tab.onclick = () => { if (known) show(name); if (!known?.whole && !running.has(name)) explain([name]); };
       if (state.methods.length === 1) return make("span", "", {}, tab);
       const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
       close.onclick = () => {
@@ -271,23 +277,24 @@
   form.onsubmit = event => {
     event.preventDefault();
     const how = fields.how.value, own = fields.counterfactual.value, done = DONE[how](), waiting = state.methods.filter(name => !found.get(name)?.whole);
-    const messages = state.mode === "chat" ? [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: own }] : own;
+    const messages = typeof state.prompt !== "string" ? [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: own }] : own;
     const names = [...found.keys()], results = names.map(name => found.get(name).result);
-    const change = { positions: chosen, how, text: fields.text.value, counterfactual: messages, layer: +fields.layer.value, results };
+    const what = changed, positions = chosen, change = { positions, how, text: fields.text.value, counterfactual: messages, layer: +fields.layer.value, results };
     instead(async signal => {
       $("#outcome").replaceChildren("…");
       try {
-        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, how, done, names);
+        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, { how, done, what, positions, names });
       } catch (error) {
         $("#outcome").replaceChildren(make("p", error.message, { class: "error" }));
       }
-    }).then(() => { if (waiting.length && !working.signal.aborted) explain(waiting); });
+      if (signal.aborted) $("#outcome").replaceChildren();
+    }).then(alone => { if (alone && waiting.length) explain(waiting); });
   };
-  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, how, done, methods) => {
-    const asked = tokens?.filter(row => row.target) ?? [], names = asked.map(({ text }) => quoted(text)).join(" and ");
-    const said = asked.length === 1 ? `${names} goes from ${percent(asked[0].before)} to ${percent(asked[0].after)}` : `the number goes from ${number(before)} to ${number(after)}`;
-    const moved = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${how === "mask" && chosen.length === 1 ? ", the score of leave_one_out" : ""}.`;
-    const lines = [make("p", `With ${changed} ${done}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
+  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, { how, done, what, positions, names: methods }) => {
+    const asked = tokens?.filter(row => row.target) ?? [];
+    const said = asked.length === 1 ? `${quoted(asked[0].text)} goes from ${percent(asked[0].before)} to ${percent(asked[0].after)}` : `the number goes from ${number(before)} to ${number(after)}`;
+    const moved = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${how === "mask" && positions.length === 1 ? ", the score of leave_one_out" : ""}.`;
+    const lines = [make("p", `With ${what} ${done}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
     if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
     if (tokens) {
       const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
@@ -321,7 +328,7 @@
 
   // ---------------------------------------------------------------------------------------------------------- history
   const listHistory = async () => {
-    const known = await (await fetch("history")).json();
+    const known = await fetch("history").then(reply => reply.json()).catch(() => say(GONE, true)) ?? [];
     $("#history ul").replaceChildren(...known.map(({ number, at, title, prompt }) => {
       const entry = make("button", title, { type: "button" });
       entry.append(" ", make("small", `${prompt} · ${at} UTC`));
@@ -333,7 +340,7 @@
   };
   const restore = told => {
     const { prompt, written, at, target } = told.question, chat = typeof prompt !== "string";
-    Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? prompt : [{ role: "user", content: prompt }], prompt, at, target, methods: [told.method], shown: told.method });
+    Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? structuredClone(prompt) : [{ role: "user", content: prompt }], prompt, at, target, methods: [told.method], shown: told.method });
     state.written = written.map((token, place) => ({ token, text: told.texts[place] }));
     found.clear();
     found.set(told.method, { ...told, whole: true, seconds: 0 });
@@ -348,7 +355,7 @@
   // ------------------------------------------------------------------------------------------------------------ begin
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
-    if (!current() || !state.written.length) begin();
+    if (!current() || !state.written.length) begin(structuredClone(promptNow()));
     ask(state.written.length);
   };
   $("#stop").onclick = () => {
@@ -367,7 +374,7 @@
     $("#history").ontoggle = () => $("#history").open && listHistory();
     $("#history > button").onclick = async () => { if (confirm("Forget all explanations in this file?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   }
-  Object.assign(state, JSON.parse(sessionStorage.getItem("heta_lens") ?? "{}"));
+  Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
   $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();

@@ -8,17 +8,19 @@ import json
 import re
 import secrets
 import socket
+import sqlite3
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import uvicorn
 from markupsafe import Markup
+from safetensors import SafetensorError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -27,7 +29,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from heta_lens._util.html_view import html_from
+from heta_lens._util.html_view import View, html_from
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watched
 from heta_lens.methods.registry import METHODS, PRESETS
@@ -47,6 +49,7 @@ KINDS = {
     ".csv": "text/csv; charset=utf-8",
     ".json": "application/json",
 }
+EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
 HEADERS = [  # of every answer
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
     (b"cache-control", b"no-store"),
@@ -64,6 +67,7 @@ def listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()
     except OSError as error:
         listening.close()
         raise OSError(f"port {port} cannot be opened ({error.strerror}): choose another, or 0 for a free one") from None
@@ -79,6 +83,7 @@ class App:
     listening: socket.socket
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     running: set[Event] = field(default_factory=set[Event])  # set to end the work of an answer
+    drawing: Lock = field(default_factory=Lock)  # matplotlib's settings are those of the whole process
 
     def __post_init__(self) -> None:
         routes = [
@@ -92,7 +97,9 @@ class App:
             Route("/history", self.clear_history, methods=["DELETE"]),
             Route("/history/{number:int}", self.read_history, methods=["POST"]),
         ]
-        inner = Starlette(routes=[Mount(f"/{self.secret}", routes=routes)], exception_handlers={Exception: _failed})
+        inner = Starlette(
+            routes=[Mount(f"/{self.secret}", routes=routes)], exception_handlers=dict.fromkeys(EXPECTED, _failed)
+        )
         self.address = f"http://{HOST}:{self.listening.getsockname()[1]}/{self.secret}/"
         config = uvicorn.Config(Guard(inner), log_level="warning", timeout_graceful_shutdown=2, lifespan="off")
         self.server = uvicorn.Server(config)
@@ -143,7 +150,7 @@ class App:
 
     async def write(self, request: Request) -> Response:
         asked = await request.json()
-        question, tokens = Question(asked["prompt"], asked.get("written") or ()), int(asked["tokens"])
+        question, tokens = Question(asked["prompt"]), int(asked["tokens"])
         return self._stream(request, lambda tell: self.answers.write(question, tokens, tell))
 
     async def explain(self, request: Request) -> Response:
@@ -152,11 +159,13 @@ class App:
 
         def explain(tell: Tell) -> None:
             def keep(line: Any) -> None:
+                tell(line)
                 if line.get("whole") and self.history and asked.get("remember", True):
                     result = self.answers.result(line["result"])
                     title = f"{headline(result.summed)} · {kicker(result.summed)}"
-                    self.history.add(asked["question"], title, result)
-                tell(line)
+                    known = {"question": asked["question"], "texts": self.answers.texts(question)}
+                    known |= {"method": line["method"], "model": self.answers.model_name}
+                    self.history.add(known, title, result)
 
             self.answers.explain(question, asked["methods"], keep)
 
@@ -177,17 +186,21 @@ class App:
             view = self.answers.view(number)
             if suffix not in (".html", *view.exports):
                 raise ValueError(f"an explanation has no file of kind {suffix}")
-            content = view.page if suffix == ".html" else await run_in_threadpool(view.exports[suffix])
+            content = view.page if suffix == ".html" else await run_in_threadpool(self._drawn, view, suffix)
         except (ValueError, ImportError) as error:
             return PlainTextResponse(_sentence(error), 404)
         name = re.sub(r"[^\w.-]+", "_", view.title, flags=re.ASCII).strip("_")[:60] or "explanation"
         disposition = {"Content-Disposition": f'attachment; filename="{name}{suffix}"'}
         return Response(content, media_type=KINDS[suffix], headers=disposition)
 
-    async def list_history(self, request: Request) -> Response:  # noqa: ARG002
+    def _drawn(self, view: View, suffix: str) -> str | bytes:
+        with self.drawing:
+            return view.exports[suffix]()
+
+    def list_history(self, request: Request) -> Response:  # noqa: ARG002
         return JSONResponse(self.history.latest() if self.history else [])
 
-    async def clear_history(self, request: Request) -> Response:  # noqa: ARG002
+    def clear_history(self, request: Request) -> Response:  # noqa: ARG002
         if self.history:
             self.history.clear()
         return JSONResponse([])
@@ -198,9 +211,10 @@ class App:
         def read(tell: Tell) -> None:
             if self.history is None:
                 raise ValueError("the app was started without --state FILE, and keeps no history")
-            asked, result = self.history.read(number)
-            texts = self.answers.texts(Question(**asked))
-            tell({"question": asked, "texts": texts, "method": result.summed.method, **self.answers.shown(result)})
+            known, result = self.history.read(number)
+            if known["model"] != self.answers.model_name:
+                raise ValueError(f"this explanation is of {known['model']}: start the app with that model to go on")
+            tell({**known, **self.answers.shown(result)})
 
         return self._stream(request, read)
 
@@ -259,9 +273,6 @@ def methods() -> list[tuple[str, dict[str, str]]]:
     return [*groups.items()]
 
 
-EXPECTED = (ValueError, TypeError, KeyError, OSError, RuntimeError, MemoryError, ImportError)
-
-
 def _sentence(error: Exception) -> str:
     if isinstance(error, MemoryError) or "out of memory" in str(error):
         return "the memory is full: take a shorter prompt, or another method"
@@ -289,7 +300,9 @@ class Guard:
             refused = PlainTextResponse("the app answers at 127.0.0.1 alone", 421)
         elif (origin := headers.get("origin")) and origin.removeprefix("http://") not in hosts:
             refused = PlainTextResponse("the app answers its own page alone", 403)
-        elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
+        elif scope["method"] == "POST" and not headers.get("content-length", "").isdigit():
+            refused = JSONResponse({"error": "a request says how long it is"}, 411)
+        elif int(headers.get("content-length") or 0) > LARGEST:
             refused = JSONResponse({"error": f"this is longer than {LARGEST:,} bytes"}, 413)
         if refused is not None:
             await refused(scope, receive, send)
@@ -297,12 +310,7 @@ class Guard:
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                more = {
-                    "referrer-policy": "no-referrer",
-                    "cache-control": "no-store",
-                    "x-content-type-options": "nosniff",
-                }
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
+                message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
         await self.inner(scope, receive, with_headers)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save
 
 import heta_lens
+from helpers import chats
 from heta_lens._util.work import Cancelled, watched
 from heta_lens.web.answers import KEPT, Answers, Question, WhatIf
 
@@ -148,6 +149,42 @@ def test_patching_shows_the_prediction_after_the_other_prompts_state(
     target = int(demo(ids)[0, -1].argmax())
     found = answers.what_if(Question(story, at=0), WhatIf([place], "patch", counterfactual=other, layer=layer))
     assert found["after"] == pytest.approx(float(after[target]), abs=1e-5)
+
+
+CHAT = [{"role": "user", "content": "the cat sat on the mat"}, {"role": "assistant", "content": "down"}]
+
+
+def test_a_chat_is_explained_and_changed() -> None:
+    model = chats.bridge()
+    answers, chat = Answers(model), heta_lens.chat(model, CHAT)
+    cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)[1]
+    expected = heta_lens.attribute(cache, tokens=chat, method=METHOD)
+    (line,) = told_by(answers, Question(CHAT, at=0), METHOD)
+    found = answers.result(line["result"]).summed
+    assert found.scores.equal(expected.scores) and found.messages is not None
+    place, target = chat.messages[0].positions[1], found.target
+    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "mask"))
+    assert change["kl"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
+    text = chat.text[slice(*chat.offsets[place])].replace("c", "d")
+    put = model.tokenizer.encode(text, add_special_tokens=False)
+    ids = chat.tokens[0].tolist()
+    with torch.no_grad():
+        after = model(torch.tensor([[*ids[:place], *put, *ids[place + 1 :]]]))[0, -1].log_softmax(-1)
+    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "replace", text=text))
+    assert isinstance(target, int) and change["after"] == pytest.approx(float(after[target]), abs=1e-5)
+    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "patch", counterfactual=CHAT))
+    assert change["drop"] == pytest.approx(0, abs=1e-5)
+
+
+def test_a_hook_that_is_added_between_two_questions_is_seen(answers: Answers, demo: Any, story: str) -> None:
+    (before,) = told_by(answers, Question(story, at=0), METHOD)
+    demo.add_hook("blocks.0.hook_resid_post", lambda stream, hook: stream * 0.5)  # noqa: ARG005
+    try:
+        (after,) = told_by(answers, Question(story, at=0), METHOD)
+    finally:
+        demo.reset_hooks()
+    first, second = (answers.result(line["result"]).summed for line in (before, after))
+    assert not first.scores.equal(second.scores)
 
 
 def test_what_the_scores_had_promised(answers: Answers, story: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -60,6 +61,8 @@ def test_other_hosts_and_other_pages_are_refused(running: App, story: str) -> No
     assert httpx.post(path, headers={"Origin": "null"}, **asked).status_code == 403
     assert httpx.post(path, headers={"Origin": f"http://127.0.0.1:{port}"}, **asked).status_code == 200
     assert httpx.post(path, content=b" " * (LARGEST + 1)).status_code == 413
+    assert httpx.post(path, content=iter([b"{}"])).status_code == 411
+    assert httpx.post(path, content=b"no JSON").json().keys() == {"error"}
 
 
 def test_no_text_of_the_page_may_run_and_nothing_else_is_asked(running: App) -> None:
@@ -124,8 +127,9 @@ def test_whoever_leaves_ends_the_work(running: App, story: str) -> None:
 
 def test_whoever_waits_for_the_model_can_leave_too(running: App, story: str) -> None:
     with heta_lens.model.lock.holding(running.answers.model):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(running.address + "explain", json=asking(story), timeout=1)
+        with httpx.stream("POST", running.address + "explain", json=asking(story), timeout=60) as response:
+            told = response.iter_lines()
+            assert json.loads(next(told))["waiting"]
         assert until(lambda: not running.running)
         threads = [each for each in threading.enumerate() if each.name.startswith("asyncio")]
         assert until(lambda: not any("explain" in frames(each) for each in threads))
@@ -191,6 +195,7 @@ def test_history_outlives_the_server(demo: Any, story: str, tmp_path: Path) -> N
         assert explained["whole"] and len(listed) == 2
         (restored,) = lines(second, f"history/{listed[1]['number']}", {})
         assert restored["html"] == explained["html"] and restored["question"] == {"prompt": story, "at": 0}
+        assert restored["method"] == "fast"
         (restored,) = lines(second, f"history/{listed[0]['number']}", {})
         assert restored["texts"] == [" jar", "."] and isinstance(
             second.answers.result(restored["result"]), heta_lens.SpanAttribution
@@ -200,6 +205,38 @@ def test_history_outlives_the_server(demo: Any, story: str, tmp_path: Path) -> N
         assert httpx.get(second.address + "history").json() == []
     finally:
         second.stop()
+
+
+def test_an_explanation_of_another_model_is_not_gone_on_with(demo: Any, story: str, tmp_path: Path) -> None:
+    running = app(demo, browser=False, state=tmp_path / "state.db")
+    lines(running, "explain", asking(story))
+    weights = demo.unembed.W_U.data
+    weights += 1
+    try:
+        (line,) = lines(running, "history/1", {})
+        assert line["error"].startswith("this explanation is of heta_lens demo (")
+    finally:
+        weights -= 1
+        running.stop()
+
+
+def test_a_full_history_does_not_take_the_explanation(demo: Any, story: str, tmp_path: Path) -> None:
+    running = app(demo, browser=False, state=tmp_path / "state.db")
+    with sqlite3.connect(tmp_path / "state.db") as db:
+        db.execute("DROP TABLE explanations")
+    explained, failed = lines(running, "explain", asking(story))
+    running.stop()
+    assert explained["whole"] and "no such table" in failed["error"]
+
+
+def test_whoever_waits_is_told(running: App, story: str) -> None:
+    told: list[Any] = []
+    with heta_lens.model.lock.holding(running.answers.model):
+        thread = threading.Thread(target=lambda: told.extend(lines(running, "explain", asking(story))))
+        thread.start()
+        time.sleep(1)
+    thread.join(60)
+    assert told[0]["waiting"] and told[-1]["whole"]
 
 
 def test_nothing_is_kept_without_a_file(running: App, story: str) -> None:
