@@ -13,16 +13,16 @@ from heta_lens.plots.scales import BLUE
 
 FILE = Path(__file__).with_name("choosing.png")
 ROWS = [
-    ("Which tokens does the prediction depend on?", "careful", "a forward pass a token, one backward pass"),
-    ("Which speak for a word, and which against it?", "fast", "one backward pass, scores with a sign"),
-    ("What happens without each token?", "leave_one_out", "a forward pass a token, in nats"),
+    ("Which tokens does the prediction depend on?", "careful", "a forward pass per token"),
+    ("Which speak for a word, and which against it?", "fast", "one backward pass, with signs"),
+    ("What happens without each token?", "leave_one_out", "a forward pass per token, in nats"),
     ("What does HETA say, as published?", "heta", "hundreds of Hessian–vector products"),
     ("A prompt of thousands of tokens?", "flash_trace", "one forward pass"),
 ]
 
 
 def figure() -> Figure:
-    drawn = Figure(figsize=(9, 0.62 * len(ROWS) + 0.1))
+    drawn = Figure(figsize=(9, 0.5 * len(ROWS)))
     axes = drawn.add_axes((0, 0, 1, 1), xlim=(0, 9), ylim=(len(ROWS) - 0.4, -0.6))
     axes.set_axis_off()
     blue = [part / 255 for part in BLUE]

@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.plots.attribution_text import headline
 from heta_lens.plots.coloured_text import (
     WIDTH,
     ColouredText,
@@ -75,7 +76,7 @@ def letters(text: str) -> float:
 def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> None:
     shown = make()
     written = texts(token_figure(shown))
-    assert drawable(shown.title) in written
+    assert drawable(f"{headline(shown.summed)}   heta") in written
     assert "".join(drawable(token.lstrip(" ") or token) for token in shown.tokens) in "".join(written)
 
 
