@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
+    from heta_lens._util.presets import PRESETS
     from heta_lens.api import attribute, attribute_batch, attribute_span, estimate, estimate_batch, estimate_span
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.runner import attribute_dataset
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.cost import estimate_memory
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
-    from heta_lens.methods.registry import METHODS, PRESETS, preset
+    from heta_lens.methods.registry import METHODS, preset
     from heta_lens.model.hooks import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
     from heta_lens.plots.comparison import compare
@@ -77,7 +78,8 @@ _NAMES = {
     "methods.cost": ("estimate_memory",),
     "methods.heta.fit_weights": ("fit_weights",),
     "methods.heta.heta": ("Heta",),
-    "methods.registry": ("METHODS", "PRESETS", "preset"),
+    "_util.presets": ("PRESETS",),
+    "methods.registry": ("METHODS", "preset"),
     "model.hooks": ("lean_names_filter", "names_filter"),
     "model.loading": ("load_demo_model", "load_model"),
     "plots.comparison": ("compare",),

@@ -21,7 +21,7 @@ FLOORS = [
     {"metrics"},
     {"causal"},
     {"api", "reliance"},
-    {"evaluation"},
+    {"evaluation", "web"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
+from heta_lens._util.presets import method_and_options, named
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
@@ -28,7 +29,7 @@ from heta_lens.evaluation.external_scores import ExternalMethod
 from heta_lens.evaluation.run_database import Record, Value
 from heta_lens.methods.base import Method, NotApplicable
 from heta_lens.methods.cost import within_budget
-from heta_lens.methods.registry import METHODS, MethodLike, method_and_options, method_of, named
+from heta_lens.methods.registry import METHODS, MethodLike, method_of
 from heta_lens.metrics import Metric, MetricCase
 from heta_lens.metrics.metric_case import Evaluator, MetricCache
 from heta_lens.metrics.registry import metric_named

@@ -4,13 +4,13 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
+from heta_lens._util.presets import PRESETS, method_and_options, named
 from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
-from heta_lens.methods.heta.options import CAREFUL
 from heta_lens.prediction.prediction import Prediction
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
@@ -149,46 +149,6 @@ METHODS = MethodRegistry()
 
 
 # -------------------------------------------------------------------------------------------------------------- presets
-class Preset(NamedTuple):
-    """A method with recommended options, and the question it answers."""
-
-    method: str
-    options: Mapping[str, Any]
-    when: str
-
-    @property
-    def written(self) -> str:
-        """The method and its options, as on the command line."""
-        return " ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
-
-
-PRESETS: Mapping[str, Preset] = {
-    "fast": Preset(
-        "attn_lrp",
-        {"rule": "cp_lrp"},
-        "which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP is "
-        "patented and free for personal and scientific use)",
-    ),
-    "careful": Preset(
-        "heta", CAREFUL, "which tokens the prediction depends on, for a forward per token and one backward pass"
-    ),
-}
-
-
-def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the method and the options that a name stands for: a preset with changes, or a method."""
-    preset = PRESETS.get(name)
-    return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
-
-
-def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the preset with these options and the remaining options, or the method unchanged."""
-    for name, preset in PRESETS.items():
-        if preset.method == method and preset.options.items() <= options.items():
-            return name, {option: value for option, value in options.items() if option not in preset.options}
-    return method, {**options}
-
-
 def as_written(method: str, options: Mapping[str, Any]) -> str:
     """Write a preset or method with its options; HETA by its options alone."""
     name, options = named(method, options)

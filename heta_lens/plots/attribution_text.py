@@ -7,6 +7,7 @@ from jaxtyping import Float
 from rich.cells import set_cell_size
 from torch import Tensor
 
+from heta_lens._util.presets import named
 from heta_lens._util.target_kinds import Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
@@ -63,8 +64,6 @@ def question(attribution: Attribution) -> str:
 
 def kicker(attribution: Attribution) -> str:
     """Return the line above the question: the method or preset with further options, and the model."""
-    from heta_lens.methods.registry import named
-
     name, options = named(attribution.method, attribution.diagnostics.chosen or {})
     written = "".join(f", {option}={value!r}" for option, value in options.items())
     return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from heta_lens._util.html_view import View
+from heta_lens._util.presets import named as as_preset
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.methods.registry import named as as_preset
 from heta_lens.plots.attribution_text import headline, predicted, question
 from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
 from heta_lens.plots.figures import exports_of

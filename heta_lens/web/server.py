@@ -30,9 +30,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heta_lens._util.html_view import View, html_from
+from heta_lens._util.presets import PRESETS
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watched
-from heta_lens.methods.registry import METHODS, PRESETS
+from heta_lens.methods.registry import METHODS
 from heta_lens.plots.attribution_text import headline, kicker
 from heta_lens.web.answers import Answers, Question, Tell, WhatIf
 from heta_lens.web.history import History

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from math import ceil
 
+from heta_lens._util.presets import CAREFUL
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, pattern_runs, value_runs
-from heta_lens.methods.heta.options import CAREFUL, HetaOptions
+from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction

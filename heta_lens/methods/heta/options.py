@@ -71,9 +71,6 @@ VARIANTS: dict[Variant, Recipe] = {
 
 CURVATURE_OPTIONS = set[str]().union(*(recipe.reads for recipe in VARIANTS.values()))
 
-CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
-"""The options of the preset ``careful``, which is proposed if the literal formula takes long."""
-
 PUBLISHED: dict[str, dict[str, Any]] = {
     "paper": {},
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.

@@ -1,0 +1,46 @@
+"""Recommended methods by name, with their options."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+CAREFUL: Mapping[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
+
+
+class Preset(NamedTuple):
+    """A method with recommended options, and the question it answers."""
+
+    method: str
+    options: Mapping[str, Any]
+    when: str
+
+    @property
+    def written(self) -> str:
+        """The method and its options, as on the command line."""
+        return " ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
+
+
+PRESETS: Mapping[str, Preset] = {
+    "fast": Preset(
+        "attn_lrp",
+        {"rule": "cp_lrp"},
+        "which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP is "
+        "patented and free for personal and scientific use)",
+    ),
+    "careful": Preset(
+        "heta", CAREFUL, "which tokens the prediction depends on, for a forward per token and one backward pass"
+    ),
+}
+
+
+def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the method and the options that a name stands for: a preset with changes, or a method."""
+    preset = PRESETS.get(name)
+    return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
+
+
+def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the preset with these options and the remaining options, or the method unchanged."""
+    for name, preset in PRESETS.items():
+        if preset.method == method and preset.options.items() <= options.items():
+            return name, {option: value for option, value in options.items() if option not in preset.options}
+    return method, {**options}
