@@ -185,9 +185,11 @@ def ranked(frame: Any, settings: Sequence[str]) -> list[str]:
     return sorted((name for name in settings if not isnan(means[name])), key=lambda name: -means[name])
 
 
-def table(title: str, frame: Any, settings: Sequence[str]) -> Table:
-    """Return the settings, the highest criterion first."""
-    return Table(title, COLUMNS, [cells(frame, name) for name in ranked(frame, [*dict.fromkeys(settings)])])
+def table(title: str, frame: Any, settings: Sequence[str], leave_out: Sequence[str] = ()) -> Table:
+    """Return the settings, the highest criterion first, without some of the columns."""
+    kept = [place for place, name in enumerate(COLUMNS) if name not in leave_out]
+    rows = [cells(frame, name) for name in ranked(frame, [*dict.fromkeys(settings)])]
+    return Table(title, [COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
 def by_family(model: str, settings: Sequence[str]) -> Table:
@@ -305,7 +307,7 @@ def write() -> None:
     against = [(best, name) for name in ("heta", "careful", "fast", "leave_one_out") if name != best]
     against += [(name, other) for name, other in ((one_pass, "fast"), (a_run_each, "careful")) if name != other]
     against += [("careful", "heta"), ("careful", "fast"), ("fast", "heta")]
-    tables = [table(model, frame, shown) for model, frame in frames.items()]
+    tables = [table(model, frame, shown, ("first is evidence", "zeroing")) for model, frame in frames.items()]
     pages.write("results", [*tables, confirmation([*dict.fromkeys(against)])])
     beside = list[Table]()
     for model in MODELS:
