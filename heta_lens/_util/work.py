@@ -8,7 +8,7 @@
     hvps        products of H (or of its stand-in) with one direction
 
 `ModelAdapter.run` and the functions that take gradients and products report their work to the innermost ``counting``,
-which moves the bar, and to whoever has ``watched`` it, who may raise `Cancelled`. The runs of checks count too, in
+which moves the bar, and to the ``watcher``, which may raise `Cancelled`. The runs of checks count too, in
 ``diagnostics["checks"]``.
 """
 
@@ -36,13 +36,14 @@ EVERY = 15.0  # seconds between two lines, where no bar can be drawn
 
 in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
-watched: ContextVar[Callable[[str, int], None] | None] = ContextVar("watched", default=None)
+watcher: ContextVar[Callable[[str, int], None] | None] = ContextVar("watcher", default=None)
+"""A function that is called with the kind and the rows of each piece of work."""
 
 _counting: ContextVar["Progress | None"] = ContextVar("_counting", default=None)
 
 
 class Cancelled(BaseException):
-    """The end of work whose result nobody waits for; handlers of errors let it through."""
+    """Work was cancelled; not an `Exception`, so that no handler of errors catches it."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def count(kind: str, rows: int) -> None:
     if progress is not None:
         progress.ran[kind] += rows
         progress.advance(kind, rows)
-    if watcher := watched.get():
-        watcher(kind, rows)
+    if watch := watcher.get():
+        watch(kind, rows)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The subcommand ``app``: the page in which a model is asked and explained."""
+"""The subcommand ``app``, which serves the web page of `heta_lens.app`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +8,8 @@ from typer import Option
 from heta_lens.cli import flags
 from heta_lens.cli.app import add, command, say
 
-PORT = "Where the app listens, on this computer alone; 0 for a free port."
-STATE = "Keep what was asked and explained in this file, and list it on the page."
+PORT = "The port, on this computer alone; 0 for a free port."
+STATE = "Keep the history of explanations in this file."
 
 
 @command("app")
@@ -21,9 +21,9 @@ def run_app(
     state: Annotated[Path | None, Option(metavar="FILE", help=STATE)] = None,
     loading: flags.LoadingFlags,
 ) -> None:
-    """Ask and explain a model in a browser.
+    """Query and explain a model in a browser.
 
-    Click a word of its answer, strike tokens out, and ask again. Ctrl-C ends it.
+    Click a word of the answer to explain it, and change tokens of the prompt. Ctrl-C stops the server.
     """
     from heta_lens.model.loading import load_model
     from heta_lens.web import app

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from heta_lens._util.work import watched
+from heta_lens._util.work import watcher
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,8 +62,8 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
         yield
         return
     lock = lock_of(model)
-    watcher = watched.get()
-    with lock.lock if watcher is None else _patiently(lock.lock, watcher):
+    watch = watcher.get()
+    with lock.lock if watch is None else _cancellable(lock.lock, watch):
         depth, before = lock.depth, len(lock.changes) if lock.depth else 0
         outermost, graded = not (depth or users_code), torch.is_grad_enabled()
         lock.undo(before)  # the changes of a killed call
@@ -83,10 +83,10 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _patiently(lock: Any, watcher: Callable[[str, int], None]) -> Iterator[None]:
-    """Wait for a lock; whoever watches is told meanwhile, and may end the waiting."""
+def _cancellable(lock: Any, watch: Callable[[str, int], None]) -> Iterator[None]:
+    """Acquire a lock, and call ``watch``, which may raise, while another thread holds the lock."""
     while not lock.acquire(timeout=0.1):
-        watcher("waiting", 0)
+        watch("waiting", 0)
     try:
         yield
     finally:

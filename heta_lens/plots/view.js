@@ -20,16 +20,7 @@
   };
   /** A number alone, without zeros at its end. */
   const round = (value, most) => number(value, most).replace(/(\.\d*?)0+(?=$| )/, "$1").replace(/\.(?=$| )/, "");
-  const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
   const moved = places => places > 0 ? `↓${places}` : places < 0 ? `↑${-places}` : "=";
-  const clip = (text, length = 60) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
-  const make = (tag, text = "", attributes = {}, ...children) => {
-    const element = document.createElement(tag);
-    element.textContent = text;
-    for (const name in attributes) element.setAttribute(name, attributes[name]);
-    element.append(...children);
-    return element;
-  };
   const select = (label, names, chosen, change) => {
     const list = make("select");
     names.forEach(([value, name]) => list.append(new Option(name, value, false, value === chosen)));

@@ -119,36 +119,33 @@ def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | Non
     return [row[:length] for row, length in zip(ids, lengths, strict=True)]
 
 
-def _ignored(token: int) -> None: ...
-
-
 def greedy(
-    writer: Writer, tokens: int, end: int | None = None, told: Callable[[int], None] = _ignored
+    writer: Writer, tokens: int, end: int | None = None, on_token: Callable[[int], None] | None = None
 ) -> Int[Tensor, "step"]:
-    """Write the most likely token at each step, of which ``told`` is told at once."""
+    """Write the most likely token at each step, and call ``on_token`` with each token at once."""
 
     def most_likely(log_probs: Float[Tensor, "row vocab"], step: int) -> Int[Tensor, "row"]:  # noqa: ARG001
         token = log_probs.argmax(-1)
-        if int(token) != end:
-            told(int(token))
+        if on_token is not None and int(token) != end:
+            on_token(int(token))
         return token
 
     return write(writer, 1, tokens, most_likely, end)[0]
 
 
 def continuation(
-    adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], count: int, told: Callable[[int], None] = _ignored
+    adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], count: int, on_token: Callable[[int], None] | None = None
 ) -> list[int]:
     """Return the ids that the model writes after a prompt, the most likely each time, up to the end-of-text id.
 
-    ``told`` is told of each as it is written.
+    ``on_token`` is called with each token at once.
     """
     length = ids.shape[1] + count
     check_length(adapter.model, length, f"the prompt and {count} more tokens are")
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
         writer = Writer.after(prediction, prediction.prompt.batches("auto", length))
-        written = greedy(writer, count, adapter.tokenizer.eos, told).tolist()
+        written = greedy(writer, count, adapter.tokenizer.eos, on_token).tolist()
     if not written:
         raise ValueError("the model ends the text at once, and writes nothing to explain")
     return written

@@ -1,9 +1,9 @@
-"""The app: ask a model in a browser, see which tokens made a word, strike tokens out, and ask again.
+"""The app: a web page to query a model, explain the words of its answer, and change tokens of the prompt.
 
-- `answers`: what can be asked about a prompt: its answer, explanations, and what if a token were another
-- `history`: explanations that outlive the server, in a SQLite file
-- `server`: the web server, which answers on this computer alone
-- ``page.html``, ``page.css``, ``page.js``: the page, around the views of `heta_lens.plots`
+- `answers`: generation, explanations, and predictions after a change of tokens
+- `history`: explanations in a SQLite file
+- `server`: the web server
+- ``page.html``, ``page.css``, ``page.js``: the page, which shows the views of `heta_lens.plots`
 """
 
 import webbrowser
@@ -20,17 +20,17 @@ if TYPE_CHECKING:  # of the extra
 
 
 def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLike[str] | None = None) -> "App":
-    """Start the app for a model: ask in a browser, see which tokens made a word, strike tokens out, ask again.
+    """Start a web page to query a model, explain the words of its answer, and change tokens of the prompt.
 
-    The server runs beside the notebook or program until ``.stop()``, or the end of the program; ``.wait()`` waits for
-    Ctrl-C. It answers on this computer alone, at an ``.address`` that holds a secret. While it explains, do not run the
-    model elsewhere: for a moment, it has hooks of the explanation.
+    The server runs in a thread until ``.stop()`` or the end of the program; ``.wait()`` waits for Ctrl-C. The server
+    listens on this computer alone, at an ``.address`` that contains a secret. Do not run the model elsewhere while the
+    app explains: an explanation adds hooks to the model.
 
     Args:
         model: a TransformerLens model.
-        port: where it listens; 0 for a free port.
+        port: the port of the server; 0 for a free port.
         browser: open the page in a browser.
-        state: a file that keeps the explanations, which the page then lists, for the next time; made if there is none.
+        state: a file for the history of explanations, created if missing; None for no history.
 
     Example:
         heta_lens.app(heta_lens.load_model("HuggingFaceTB/SmolLM2-135M-Instruct"))
@@ -44,7 +44,7 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
     history = None if state is None else History(state)
     running = App(Answers(model), history, listen(port))
     if browser:
-        # A command line, which a browser is started by, can be read by all users of a computer; this file cannot.
+        # Other users of the computer can read a browser's command line, and with it a secret, but not this file.
         redirect = Path(mkdtemp(prefix="heta_lens_")) / "app.html"
         redirect.write_text(f'<meta http-equiv="refresh" content="0; url={running.address}">', encoding="utf-8")
         webbrowser.open(redirect.as_uri())

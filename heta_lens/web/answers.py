@@ -1,4 +1,4 @@
-"""Answers to what the page asks: the model's answer, explanations of its words, and what if a token were another."""
+"""What the page asks of a model: an answer, explanations of the answer, and predictions after a token is changed."""
 
 from base64 import b64decode
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_choice, check_token
 from heta_lens._util.storage import only_vector
 from heta_lens._util.target_kinds import Activation, members, sides
-from heta_lens._util.work import watched
+from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method
@@ -37,22 +37,22 @@ from heta_lens.prediction.target import activation, log_softmax
 from heta_lens.span_attribution import SpanAttribution
 
 Result: TypeAlias = Attribution | SpanAttribution
-Line: TypeAlias = Mapping[str, Any]
-Tell: TypeAlias = Callable[[Line], None]
+Message: TypeAlias = Mapping[str, Any]
+Emit: TypeAlias = Callable[[Message], None]
 
-KEPT = 60  # results that can be saved and compared; older ones are asked again
-SHOWN = 5  # next tokens in the table of an intervention, before and after it
-FEW_PROBES = 3  # of HETA's first explanation, which the whole one replaces
-EVERY = 0.2  # seconds between two words on the progress
-WAYS = ("mask", "delete", "replace", "patch")
+KEPT = 60  # the latest results, which can be saved and compared
+SHOWN = 5  # most likely next tokens, before and after a change
+FEW_PROBES = 3  # of HETA's first result, which the result from all probes replaces
+INTERVAL = 0.2  # seconds between two messages on the progress
+CHANGES = ("mask", "delete", "replace", "patch")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a prompt, the ids that the model wrote after it, and the target.
+    """A prompt, the ids that the model wrote after the prompt, and the target.
 
     - ``prompt``: a text, or the messages of a chat
-    - ``at``: which of the ``written`` tokens is explained; their number for the token after them, None for all
+    - ``at``: the index of the explained token in ``written``; its length for the next token, None for all tokens
     - ``target``: None for the written (or most likely) token; the ``text`` of a token, and of another ``against`` it;
       or a ``hook`` with an ``index`` or a ``direction`` (a safetensors file in base64), and a ``head``
     """
@@ -64,19 +64,23 @@ class Question:
 
 
 @dataclass(frozen=True)
-class WhatIf:
-    """A change of tokens: ``how`` is one of ``WAYS``; ``text`` is put in, and ``counterfactual`` patched from."""
+class Change:
+    """A change of tokens, and the ``results`` whose scores are compared with the effect of the change.
+
+    - ``how``: one of ``CHANGES``; ``text`` replaces the tokens, or ``counterfactual`` is the prompt to patch from
+    - ``layer``: the layer whose input is patched; 0 for the embeddings
+    """
 
     positions: Sequence[int]
     how: Literal["mask", "delete", "replace", "patch"]
     text: str = ""
     counterfactual: Any = None
-    layer: int | None = None
+    layer: int = 0
     results: Sequence[int] = ()
 
 
-class Asked(NamedTuple):
-    """The tokens of a question (ids, or a chat), the ids, and the number of tokens before the answer."""
+class Tokenized(NamedTuple):
+    """The prompt and the answer as ids, or as a chat; the ids; and the length of the prompt."""
 
     tokens: Any
     ids: Int[Tensor, "1 pos"]
@@ -85,7 +89,7 @@ class Asked(NamedTuple):
 
 @dataclass(eq=False)
 class Answers:
-    """Answers about one model. The latest results are kept, by number, to be saved and compared."""
+    """Answers about one model; the latest results are kept by number, to be saved and compared."""
 
     model: Any
     results: "OrderedDict[int, tuple[Result, View]]" = field(default_factory=OrderedDict)
@@ -95,55 +99,72 @@ class Answers:
     def adapter(self) -> ModelAdapter:
         return ModelAdapter(self.model)
 
-    # -------------------------------------------------------------------------------------------------------- questions
-    def write(self, question: Question, tokens: int, tell: Tell) -> None:
-        """Let the model write an answer, and tell its tokens as they come."""
-        ids, write = self._asked(question).ids, self.adapter.tokenizer.write
-        so_far = ids[0].tolist()
-
-        def told(token: int) -> None:
-            tell({"token": token, "text": write(token, so_far)})
-            so_far.append(token)
-
-        continuation(self.adapter, ids, tokens, told)
-
-    def explain(self, question: Question, methods: Sequence[str], tell: Tell) -> None:
-        """Explain a word of the answer, or all words, by methods in turn; each is told when it is there.
-
-        HETA's first explanation is from few probes, and has wide error bars, which the whole one narrows.
-        """
-        asked, cache = self._asked(question), None
-        for name in methods:
-            stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
-            for stage, options in enumerate(stages):
-                begun, method = perf_counter(), method_of(name, {"progress": False, **options})
-                with Reporting(tell, name) as reporting, holding(self.model):
-                    if cache is None:
-                        cache = self.adapter.cache(asked.ids, lean_names_filter)
-                    result = self._explained(question, asked, cache, method, reporting)
-                ended = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
-                tell({"method": name, **ended, **self.shown(result)})
-
-    def texts(self, question: Question) -> list[str]:
-        """Return the texts of the written tokens."""
-        asked = self._asked(question)
-        ids, write = asked.ids[0].tolist(), self.adapter.tokenizer.write
-        return [write(ids[place], ids[:place]) for place in range(asked.start, len(ids))]
-
     @property
     def model_name(self) -> str:
         """The model's name, with a digest of the weights."""
         facts = identity(self.model)
         return f"{facts['name'] or 'a model'} ({facts['weights']})"
 
-    def shown(self, result: Result) -> Line:
+    def write(self, prompt: Any, tokens: int, emit: Emit) -> None:
+        """Let the model write an answer, and emit each token."""
+        ids, write = self._tokenized(Question(prompt)).ids, self.adapter.tokenizer.write
+        context = ids[0].tolist()
+
+        def on_token(token: int) -> None:
+            emit({"token": token, "text": write(token, context)})
+            context.append(token)
+
+        continuation(self.adapter, ids, tokens, on_token)
+
+    def texts(self, question: Question) -> list[str]:
+        """Return the texts of the written tokens."""
+        tokenized = self._tokenized(question)
+        ids, write = tokenized.ids[0].tolist(), self.adapter.tokenizer.write
+        return [write(ids[place], ids[:place]) for place in range(tokenized.start, len(ids))]
+
+    # ----------------------------------------------------------------------------------------------------- explanations
+    def explain(self, question: Question, methods: Sequence[str], emit: Emit) -> None:
+        """Explain a token of the answer, or all tokens, by each method, and emit each result.
+
+        HETA sends a result from few probes, with wide error bars, and then the result from all probes.
+        """
+        tokenized, cache = self._tokenized(question), None
+        for name in methods:
+            stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
+            for stage, options in enumerate(stages):
+                begun, method = perf_counter(), method_of(name, {"progress": False, **options})
+                with ProgressReporter(emit, name) as progress, holding(self.model):
+                    if cache is None:
+                        cache = self.adapter.cache(tokenized.ids, lean_names_filter)
+                    result = self._explained(question, tokenized, cache, method, progress)
+                cost = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
+                emit({"method": name, **cost, **self.keep(result)})
+
+    def _explained(
+        self, question: Question, tokenized: Tokenized, cache: Any, method: Method, progress: "ProgressReporter"
+    ) -> Result:
+        if question.at is None:
+            target = target_of(question)
+            return attribute_span(cache, tokenized.start, tokens=tokenized.tokens, targets=target, method=method)
+        prediction = self._prediction(question, tokenized, cache, method.rules)
+        progress.expected = method.work(prediction).worth
+        return method(prediction)
+
+    def compare(self, results: Sequence[int]) -> Message:
+        """Return the view that compares several results."""
+        compared = [self.result(number) for number in results]
+        return self._keep(compared[0], compare(compared))
+
+    def keep(self, result: Result) -> Message:
         """Keep a result, and return its number and its view."""
         return self._keep(result, page(result))
 
-    def compared(self, results: Sequence[int]) -> Line:
-        """Return the view of several results beside each other."""
-        chosen = [self.result(number) for number in results]
-        return self._keep(chosen[0], compare(chosen))
+    def _keep(self, result: Result, view: View) -> Message:
+        number = next(self.numbers)
+        self.results[number] = result, view
+        while len(self.results) > KEPT:
+            self.results.popitem(last=False)
+        return {"result": number, "title": view.title, "html": view.fragment, "files": [".html", *view.exports]}
 
     def result(self, number: int) -> Result:
         return self._kept(number)[0]
@@ -151,171 +172,158 @@ class Answers:
     def view(self, number: int) -> View:
         return self._kept(number)[1]
 
-    def what_if(self, question: Question, change: WhatIf) -> Line:
-        """Change tokens, and return the prediction before and after it, and what the scores had promised."""
-        check_choice("how", change.how, WAYS)
-        asked = self._asked(question)
+    def _kept(self, number: int) -> tuple[Result, View]:
+        if number not in self.results:
+            raise ValueError("this explanation is no longer kept: explain the token again")
+        return self.results[number]
+
+    # ---------------------------------------------------------------------------------------------------------- changes
+    def change(self, question: Question, change: Change) -> Message:
+        """Change tokens, and return the prediction before and after, and the scores of the changed tokens."""
+        check_choice("how", change.how, CHANGES)
+        tokenized = self._tokenized(question)
         with holding(self.model):
-            before = self._prediction(question, asked, self.adapter.cache(asked.ids, lean_names_filter))
+            before = self._prediction(question, tokenized, self.adapter.cache(tokenized.ids, lean_names_filter))
             if not change.positions or not all(0 <= place < len(before) for place in change.positions):
                 raise ValueError(f"positions must be tokens before the explained one, from 0 to {len(before) - 1}")
-            logits, value = self._changed(question, asked, before, change)
-        found: dict[str, Any] = {"before": float(before.value), "after": value, "drop": float(before.value) - value}
+            logits, value = self._after(question, tokenized, before, change)
+        effect: dict[str, Any] = {"before": float(before.value), "after": value, "drop": float(before.value) - value}
         if not isinstance(before.target, Activation):
-            after = log_softmax(logits)
-            found |= {"kl": float(kl(before.log_probs, after)), "tokens": self._likely(before, after)}
-        return found | {"promised": [*self._promised(change)]}
-
-    # -------------------------------------------------------------------------------------------------------- the model
-    def _asked(self, question: Question) -> Asked:
-        before, written = read_prompt(self.model, question.prompt), [*question.written]
-        ids = before.tokens if isinstance(before, ChatPrompt) else before
-        for token in written:
-            check_token("written", token, self.adapter.vocabulary)
-        whole = torch.cat([ids, ids.new_tensor([written])], 1) if written else ids
-        check_length(self.model, whole.shape[1], "prompt and answer are")
-        tokens = before.followed_by(written) if isinstance(before, ChatPrompt) else whole
-        return Asked(tokens, whole, ids.shape[1])
-
-    def _prediction(self, question: Question, asked: Asked, cache: Any, rules: Any = None) -> Prediction:
-        position = None if question.at == len(question.written) else asked.start + (question.at or 0)
-        target = target_of(question.target)
-        return Prediction.from_cache(cache, target, position=position, tokens=asked.tokens, rules=rules)
-
-    def _explained(
-        self, question: Question, asked: Asked, cache: Any, method: Method, reporting: "Reporting"
-    ) -> Result:
-        if question.at is None:
-            target = target_of(question.target)
-            return attribute_span(cache, asked.start, tokens=asked.tokens, targets=target, method=method)
-        prediction = self._prediction(question, asked, cache, method.rules)
-        reporting.expected = method.work(prediction).worth
-        return method(prediction)
+            log_probs = log_softmax(logits)
+            effect |= {"kl": float(kl(before.log_probs, log_probs)), "tokens": self._likely(before, log_probs)}
+        scores = [self._score(self.result(number).summed, change) for number in change.results]
+        return effect | {"target": before.target_words, "scores": scores}
 
     @torch.no_grad()
-    def _changed(
-        self, question: Question, asked: Asked, before: Prediction, change: WhatIf
+    def _after(
+        self, question: Question, tokenized: Tokenized, before: Prediction, change: Change
     ) -> tuple[Float[Tensor, "vocab"], float]:
-        """Return the logits after a change (of an activation, what is read), and the target's value."""
-        places, layer = [*change.positions], None
+        """Return the logits (or the activation that is the target) and the target's value after a change."""
         if change.how in ("delete", "replace"):
-            ids = self._edited(before, change)
-            target = target_of(question.target) if isinstance(before.target, Activation) else before.target
-            after = Prediction.from_cache(self.adapter.cache(ids, lean_names_filter), target, tokens=ids)
+            after = self._same_target(question, before, self._edited(before, change))
             return after.logits, float(after.value)
-        if change.how == "patch":
-            layer = change.layer or None  # the embeddings enter the first
+        places, layer = [*change.positions], change.layer or None
+        if change.how == "mask":
+            states, layer = before.embeddings.clone(), None
+            states[places] = before.mask_vector("zero")
+        else:
             if layer is not None:
                 self.adapter.check_layer("layer", layer)
-            states, other = before.states(layer).clone(), self._counterfactual(question, asked, before, change)
-            states[places] = other.states(layer)[places]
-        else:
-            states = before.embeddings.clone()
-            states[places] = before.mask_vector("zero")
+            counterfactual = self._counterfactual(question, tokenized, before, change)
+            states = before.states(layer).clone()
+            states[places] = counterfactual.states(layer)[places]
         with before.running():
             logits = before.rerun(layer=layer).logits(states[None])[0]
         return logits, float(before.objective(logits))
 
-    def _edited(self, before: Prediction, change: WhatIf) -> Int[Tensor, "1 pos"]:
-        """Return the context without the tokens, or with the text's tokens in place of the first of them."""
-        if change.how == "delete" and before.begins and 0 in change.positions:
-            raise ValueError("the token at 0 begins the text for the model: mask it, rather than delete it")
-        put = list[int]()
+    def _edited(self, before: Prediction, change: Change) -> Int[Tensor, "1 pos"]:
+        """Return the context without the tokens, or with the text in place of the first of the tokens."""
+        first, text = min(change.positions), change.text
+        inserted = list[int]()
         if change.how == "replace":
-            if not change.text:
-                raise ValueError("there is no text to put in: write one, or delete the tokens")
-            first = min(change.positions)
-            spaced = before.written[first][:1].isspace() and not change.text[0].isspace()
-            context, any_token = before.ids[:first].tolist(), [0.0] * self.adapter.vocabulary
-            put = self.adapter.tokenizer.spell(" " * spaced + change.text, context, any_token)
+            if not text:
+                raise ValueError("there is no text to insert: write a text, or delete the tokens")
+            spaced = before.written[first][:1].isspace() and not text[0].isspace()
+            any_token = [0.0] * self.adapter.vocabulary
+            inserted = self.adapter.tokenizer.spell(" " * spaced + text, before.ids[:first].tolist(), any_token)
+        elif before.begins and 0 in change.positions:
+            raise ValueError("the token at 0 begins the text for the model: mask this token rather than delete it")
         edited = list[int]()
         for place, token in enumerate(before.ids.tolist()):
-            edited += put * (place == min(change.positions)) if place in change.positions else [token]
+            edited += inserted * (place == first) if place in change.positions else [token]
         if not edited:
-            raise ValueError("without these tokens there is no prompt: leave one")
+            raise ValueError("without these tokens the prompt is empty: keep one")
         return before.ids.new_tensor([edited])
 
-    def _counterfactual(self, question: Question, asked: Asked, before: Prediction, change: WhatIf) -> Prediction:
-        other = self._asked(Question(change.counterfactual, question.written))
-        length = len(before) + other.start - asked.start
+    def _counterfactual(
+        self, question: Question, tokenized: Tokenized, before: Prediction, change: Change
+    ) -> Prediction:
+        """Return the same prediction after the counterfactual prompt, which must have as many tokens."""
+        other = self._tokenized(Question(change.counterfactual, question.written))
+        length = len(before) + other.start - tokenized.start
         if length != len(before):
             raise ValueError(
-                f"the other prompt has {length} tokens before the explained one, and this prompt {len(before)}: write "
-                "one of as many"
+                f"the counterfactual prompt has {length} tokens before the explained one, and this prompt "
+                f"{len(before)}: write a prompt with {len(before)}"
             )
-        cache = self.adapter.cache(other.ids[:, : len(before)], lean_names_filter)
-        return Prediction.from_cache(cache, before.target, tokens=other.ids[:, : len(before)])
+        return self._same_target(question, before, other.ids[:, : len(before)])
 
-    # ------------------------------------------------------------------------------------------------------- the answer
     def _likely(self, before: Prediction, after: Float[Tensor, "vocab"]) -> list[dict[str, Any]]:
-        """Return the most likely next tokens before and after, and the target's, with both probabilities."""
-        asked = [] if callable(before.target) else [id for side in sides(before.target) for id in members(side)]
-        both = [log_probs.topk(min(SHOWN, len(after))).indices.tolist() for log_probs in (before.log_probs, after)]
+        """Return the targets and the most likely next tokens before and after, with both probabilities."""
+        targets = [] if callable(before.target) else [id for side in sides(before.target) for id in members(side)]
+        most = [log_probs.topk(min(SHOWN, len(after))).indices.tolist() for log_probs in (before.log_probs, after)]
         write, context = before.adapter.tokenizer.write, before.ids.tolist()
         rows = [
             {
                 "text": write(token, context),
-                "target": token in asked,
+                "target": token in targets,
                 "before": float(before.log_probs[token].exp()),
                 "after": float(after[token].exp()),
             }
-            for token in dict.fromkeys([*asked, *both[0], *both[1]])
+            for token in dict.fromkeys([*targets, *most[0], *most[1]])
         ]
         return sorted(rows, key=lambda row: -max(row["before"], row["after"]))
 
-    def _promised(self, change: WhatIf) -> Iterator[dict[str, Any]]:
-        """Yield, for each of the shown results, the score of the changed tokens and its share of all."""
-        for number in change.results:
-            result = self.result(number).summed
-            own = [row for row, place in enumerate(result.positions.tolist()) if place in change.positions]
-            sizes = result.scores.abs()
-            share = float(sizes[own].sum() / (sizes.sum() or 1))
-            yield {"score": float(result.scores[own].sum()), "share": share}
+    def _score(self, result: Attribution, change: Change) -> dict[str, float]:
+        """Return the score of the changed tokens, and its share of all scores."""
+        rows = [row for row, place in enumerate(result.positions.tolist()) if place in change.positions]
+        sizes = result.scores.abs()
+        return {"score": float(result.scores[rows].sum()), "share": float(sizes[rows].sum() / (sizes.sum() or 1))}
 
-    def _keep(self, result: Result, view: View) -> Line:
-        number = next(self.numbers)
-        self.results[number] = result, view
-        while len(self.results) > KEPT:
-            self.results.popitem(last=False)
-        return {"result": number, "title": view.title, "html": view.fragment, "files": [".html", *view.exports]}
+    # -------------------------------------------------------------------------------------------------------- the model
+    def _tokenized(self, question: Question) -> Tokenized:
+        prompt, written = read_prompt(self.model, question.prompt), [*question.written]
+        ids = prompt.tokens if isinstance(prompt, ChatPrompt) else prompt
+        for token in written:
+            check_token("written", token, self.adapter.vocabulary)
+        whole = torch.cat([ids, ids.new_tensor([written])], 1) if written else ids
+        check_length(self.model, whole.shape[1], "prompt and answer are")
+        tokens = prompt.followed_by(written) if isinstance(prompt, ChatPrompt) else whole
+        return Tokenized(tokens, whole, ids.shape[1])
 
-    def _kept(self, number: int) -> tuple[Result, View]:
-        if number not in self.results:
-            raise ValueError("this explanation is not kept any more: ask again")
-        return self.results[number]
+    def _prediction(self, question: Question, tokenized: Tokenized, cache: Any, rules: Any = None) -> Prediction:
+        position = None if question.at == len(question.written) else tokenized.start + (question.at or 0)
+        target = target_of(question)
+        return Prediction.from_cache(cache, target, position=position, tokens=tokenized.tokens, rules=rules)
+
+    def _same_target(self, question: Question, before: Prediction, ids: Int[Tensor, "1 pos"]) -> Prediction:
+        """Return the prediction of the same target after other ids."""
+        target = target_of(question) if isinstance(before.target, Activation) else before.target
+        return Prediction.from_cache(self.adapter.cache(ids, lean_names_filter), target, tokens=ids)
 
 
-def target_of(given: Mapping[str, Any] | None) -> Any:
-    """Return what is explained, in the form of `attribute`."""
-    if not given:
+def target_of(question: Question) -> Any:
+    """Return the target in the form that `attribute` takes."""
+    target = question.target
+    if not target:
         return None
-    if "hook" not in given:
-        return (given["text"], given["against"]) if given.get("against") else given["text"]
-    direction = given.get("direction")
+    if "hook" not in target:
+        return (target["text"], target["against"]) if target.get("against") else target["text"]
+    direction = target.get("direction")
     if direction is not None:
         direction = only_vector("the direction's file", tensors_of(b64decode(direction)))
-    return activation(given["hook"], index=given.get("index"), direction=direction, head=given.get("head"))
+    return activation(target["hook"], index=target.get("index"), direction=direction, head=target.get("head"))
 
 
-class Reporting:
-    """Tells, inside a block, the share of the ``expected`` work that is done, or the number of runs, now and then."""
+class ProgressReporter:
+    """Watches the work inside a block, and sends the share of the ``expected`` work, or the number of runs."""
 
-    def __init__(self, tell: Tell, method: str) -> None:
-        self.tell, self.method, self.expected = tell, method, 0
-        self.outer, self.done, self.said = watched.get(), 0, perf_counter()
+    def __init__(self, emit: Emit, method: str) -> None:
+        self.emit, self.method, self.expected = emit, method, 0
+        self.outer, self.done, self.sent_at = watcher.get(), 0, perf_counter()
 
-    def __enter__(self) -> "Reporting":
-        self.token = watched.set(self)
+    def __enter__(self) -> "ProgressReporter":
+        self.token = watcher.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        watched.reset(self.token)
+        watcher.reset(self.token)
 
     def __call__(self, kind: str, rows: int) -> None:
         if self.outer:
             self.outer(kind, rows)
         self.done += rows if kind == "forwards" else 2 * rows
-        if perf_counter() - self.said > EVERY:
-            self.said = perf_counter()
+        if perf_counter() - self.sent_at > INTERVAL:
+            self.sent_at = perf_counter()
             share = min(1.0, self.done / self.expected) if self.expected else None
-            self.tell({"method": self.method, "done": share, "runs": self.done, "waiting": kind == "waiting"})
+            self.emit({"method": self.method, "done": share, "runs": self.done, "waiting": kind == "waiting"})

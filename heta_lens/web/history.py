@@ -1,4 +1,4 @@
-"""Explanations that outlive the server: a SQLite file of questions and results."""
+"""The history of explanations: a SQLite file of questions and results, which the server reads when it starts again."""
 
 import json
 import sqlite3
@@ -14,20 +14,20 @@ from heta_lens.span_attribution import SpanAttribution
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS explanations (
-    number INTEGER PRIMARY KEY, asked_at TEXT DEFAULT CURRENT_TIMESTAMP,
-    asked TEXT NOT NULL, title TEXT NOT NULL, spans INTEGER NOT NULL, result BLOB NOT NULL
+    number INTEGER PRIMARY KEY, time TEXT DEFAULT CURRENT_TIMESTAMP,
+    title TEXT NOT NULL, record TEXT NOT NULL, span INTEGER NOT NULL, result BLOB NOT NULL
 )"""
 LISTED = 100
-LONGEST = 70  # characters of a prompt
+LONGEST = 70  # characters of a prompt in the list
 
 
 class History:
-    """The explanations in a file, which is made if there is none."""
+    """Explanations in a SQLite file, which is created if missing."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         try:
-            self.path.touch(mode=0o600)  # prompts are nobody else's business
+            self.path.touch(mode=0o600)  # prompts may be private
             with self._open() as db:
                 db.execute(TABLE)
         except (OSError, sqlite3.Error) as error:
@@ -38,37 +38,39 @@ class History:
         with closing(sqlite3.connect(self.path)) as db, db:
             yield db
 
-    def add(self, asked: Mapping[str, Any], title: str, result: Attribution | SpanAttribution) -> None:
-        row = json.dumps(asked), title, isinstance(result, SpanAttribution), result.to_bytes()
+    def add(self, record: Mapping[str, Any], title: str, result: Attribution | SpanAttribution) -> None:
+        """Add a result; ``record`` has the ``question``, and what the page needs to show the question again."""
+        row = title, json.dumps(record), isinstance(result, SpanAttribution), result.to_bytes()
         with self._open() as db:
-            db.execute("INSERT INTO explanations (asked, title, spans, result) VALUES (?, ?, ?, ?)", row)
+            db.execute("INSERT INTO explanations (title, record, span, result) VALUES (?, ?, ?, ?)", row)
 
     def latest(self) -> list[dict[str, Any]]:
-        """List the latest explanations with the end of their prompts, the last one first."""
-        query = "SELECT number, asked_at, title, asked FROM explanations ORDER BY number DESC LIMIT ?"
+        """List the latest explanations, newest first, with the end of each prompt."""
+        query = "SELECT number, time, title, record FROM explanations ORDER BY number DESC LIMIT ?"
         with self._open() as db:
             rows = db.execute(query, [LISTED]).fetchall()
         return [
-            {"number": number, "at": at, "title": title, "prompt": _end(asked)} for number, at, title, asked in rows
+            {"number": number, "time": time, "title": title, "prompt": _end(record)}
+            for number, time, title, record in rows
         ]
 
     def read(self, number: int) -> tuple[dict[str, Any], Attribution | SpanAttribution]:
-        """Return what was asked, and the result."""
-        query = "SELECT asked, spans, result FROM explanations WHERE number = ?"
+        """Return the record and the result of an explanation."""
+        query = "SELECT record, span, result FROM explanations WHERE number = ?"
         with self._open() as db:
             row = db.execute(query, [number]).fetchone()
         if row is None:
             raise ValueError(f"explanation {number} is not in {self.path.name}")
-        asked, spans, raw = row
-        return json.loads(asked), (SpanAttribution if spans else Attribution).of_bytes(raw, self.path.name)
+        record, span, raw = row
+        return json.loads(record), (SpanAttribution if span else Attribution).of_bytes(raw, self.path.name)
 
     def clear(self) -> None:
         with self._open() as db:
             db.execute("DELETE FROM explanations")
 
 
-def _end(asked: str) -> str:
-    """Return the end of a question's prompt, or of its last message."""
-    prompt = json.loads(asked)["question"]["prompt"]
+def _end(record: str) -> str:
+    """Return the end of a prompt, or of a chat's last message."""
+    prompt = json.loads(record)["question"]["prompt"]
     text = single_line(prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or ""))
     return text if len(text) <= LONGEST else f"…{text[1 - LONGEST :]}"

@@ -2,29 +2,21 @@
   const { nonce } = document.currentScript;
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const $ = name => document.querySelector(name), $$ = name => [...document.querySelectorAll(name)];
-  const make = (tag, text = "", attributes = {}, ...children) => {
-    const element = document.createElement(tag);
-    element.textContent = text;
-    for (const name in attributes) element.setAttribute(name, attributes[name]);
-    element.append(...children);
-    return element;
-  };
-  const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
   const number = value => Math.abs(value) < .001 ? "less than 0.001" : Number(value.toPrecision(3)).toString().replace("-", "−");
-  const clip = (text, length = 40) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
+  const visible = text => text.trim() ? text.replace(/\n/g, "↵") : text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅";
   const quoted = text => `“${text.trim() || text}”`;
 
-  /** What is asked, which a reload asks again; what was answered is in ``found``, by method. */
+  /** The question, which a reload asks again; ``explanations`` has the results by method. */
   const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast", tokens: 20 };
-  const found = new Map();
-  let chosen = [], changed = "", working = new AbortController(), running = new Set();
+  const explanations = new Map();
+  let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
-  const GONE = "The server does not answer. Start it again, and open the address that it prints.";
-  const OTHER = "This address is of an earlier start of the app. Open the address that the terminal shows.";
-  /** Post a question, and yield the lines of the answer; an error is a line too. */
-  async function* lines(path, body, signal) {
+  const GONE = "The server does not respond. Start the app again, and open the address in the terminal.";
+  const OTHER = "This address belongs to an earlier start of the app. Open the address in the terminal.";
+  /** Post a request, and yield the messages of the response; throw the error that the server sends. */
+  async function* post(path, body, signal) {
     let response;
     try {
       response = await fetch(path, { method: "POST", body: JSON.stringify(body), signal });
@@ -33,7 +25,7 @@
       throw new Error(GONE);
     }
     if (response.status === 404) throw new Error(OTHER);
-    if (!response.ok) throw new Error((await response.json().catch(() => null))?.error ?? `The server answers ${response.status}.`);
+    if (!response.ok) throw new Error((await response.json().catch(() => null))?.error ?? `The server responds with status ${response.status}.`);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     while (true) {
@@ -47,30 +39,29 @@
       if (part.done) return;
       const complete = (rest + part.value).split("\n");
       rest = complete.pop();
-      for (const line of complete) {
-        const told = JSON.parse(line);
-        if (told.error) throw new Error(told.error);
-        yield told;
+      for (const message of complete.map(line => JSON.parse(line))) {
+        if (message.error) throw new Error(message.error);
+        yield message;
       }
     }
   }
   const say = (text, error = false, live = "polite") => {
-    $("#says").setAttribute("aria-live", live);  // numbers that change all the time are not read out
+    $("#says").setAttribute("aria-live", live);  // screen readers skip progress
     $("#says").textContent = text;
     $("#says").classList.toggle("error", error);
   };
-  /** End what is being computed, and do something else; return whether nothing else took its place. */
-  const instead = async work => {
-    working.abort();
-    const own = working = new AbortController();
+  /** Cancel the request in progress, and start another; return false if a later one has replaced it. */
+  const start = async work => {
+    request.abort();
+    const own = request = new AbortController();
     $("#stop").hidden = false;
     say("");
     try {
       await work(own.signal);
     } catch (error) {
-      if (own === working) say(error.message, true);
+      if (own === request) say(error.message, true);
     }
-    if (own !== working) return false;
+    if (own !== request) return false;
     $("#stop").hidden = true;
     running = new Set();
     if (!$("#why").hidden) drawTabs();
@@ -106,19 +97,19 @@
     $("#messages").append(more);
   };
   const promptNow = () => state.mode === "chat" ? state.messages : state.messages.at(-1).content;
-  /** Begin anew with a prompt. */
+  /** Set the prompt, and clear the answer and its explanations. */
   const begin = prompt => {
     Object.assign(state, { prompt, written: [], at: undefined, target: null });
-    found.clear();
-    choose([], "");
+    explanations.clear();
+    pin([], "");
     for (const name of ["#answer", "#why", "#what-if"]) $(name).hidden = true;
     save();
   };
-  const generate = () => instead(async signal => {
+  const generate = () => start(async signal => {
     const prompt = structuredClone(promptNow());
     let begun = false;
     state.tokens = +$("#tokens").value;
-    for await (const { token, text } of lines("write", { prompt, tokens: state.tokens }, signal)) {
+    for await (const { token, text } of post("write", { prompt, tokens: state.tokens }, signal)) {
       if (!begun) begin(prompt);
       begun = true;
       state.written.push({ token, text });
@@ -128,15 +119,15 @@
   });
 
   // -------------------------------------------------------------------------------------------------------- the answer
-  const current = () => JSON.stringify(state.prompt) === JSON.stringify(promptNow());
+  const unchanged = () => JSON.stringify(state.prompt) === JSON.stringify(promptNow());
   const drawHint = () => {
-    $("#answer .hint").textContent = current() ? "Click a word to see which tokens made it." : "This is the answer to the prompt as it was: generate again for the new one.";
+    $("#answer .hint").textContent = unchanged() ? "Click a word to see which tokens made it." : "The prompt has changed since this answer. Generate again to update the answer.";
   };
   const drawAnswer = () => {
     drawHint();
     $("#answer").hidden = !state.written.length;
     const buttons = state.written.map(({ text }, at) => {
-      const shown = text.replace(/\n/g, "↵\n"), button = make("button", shown.trim() ? shown : shown.replace(/ /g, "·") || "∅", { type: "button", "aria-pressed": String(state.at === at) });
+      const button = make("button", visible(text), { type: "button", "aria-pressed": String(state.at === at) });
       button.onclick = () => ask(at);
       return button;
     });
@@ -149,32 +140,31 @@
   const question = () => ({ prompt: state.prompt, written: state.written.map(({ token }) => token), at: state.at, target: state.target });
 
   // -------------------------------------------------------------------------------------------------- the explanation
-  /** Ask about a word of the answer, by its place; about the next token, or, with null, about all words. */
+  /** Explain a token of the answer by its index, the next token by the answer's length, or all tokens by null. */
   const ask = (at, target = null) => {
-    const before = { at: state.at, target: state.target, found: [...found] };
+    const before = { at: state.at, target: state.target, results: [...explanations] };
     Object.assign(state, { at, target });
-    found.clear();
-    choose([], "");
+    explanations.clear();
+    pin([], "");
     drawAnswer();
     explain(state.methods, before);
   };
-  /** Explain by methods, the slow one last; a question that cannot be answered leaves what was shown before it. */
-  const explain = (methods, before = null, remember = true) => instead(async signal => {
+  /** Explain by methods, HETA last because it is slow; after an error, show the explanations from before again. */
+  const explain = (methods, before = null, remember = true) => start(async signal => {
     methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
     running = new Set(methods);
-    $("#view").classList.toggle("stale", !found.size);
+    $("#view").classList.toggle("stale", !explanations.size);
     save();
     $("#why").hidden = false;
     $("#what-if").hidden = state.at === null;
-    if (!methods.includes(state.shown) && !found.has(state.shown)) state.shown = methods[0];
+    if (!methods.includes(state.shown) && !explanations.has(state.shown)) state.shown = methods[0];
     drawTabs();
-    const asked = { question: question(), methods, remember };
     try {
-      await show_all(asked, signal);
+      await receive({ question: question(), methods, remember }, signal);
     } catch (error) {
-      if (!found.size && before?.found.length) {
+      if (!explanations.size && before?.results.length) {
         Object.assign(state, { at: before.at, target: before.target });
-        before.found.forEach(([name, told]) => found.set(name, told));
+        before.results.forEach(([name, result]) => explanations.set(name, result));
         $("#view").classList.remove("stale");
         $("#what-if").hidden = state.at === null;
         drawAnswer();
@@ -184,27 +174,27 @@
     }
     if (!signal.aborted && $("#history").open) listHistory();
   });
-  const show_all = async (asked, signal) => {
-    for await (const told of lines("explain", asked, signal)) {
-      if (told.html && state.methods.includes(told.method)) {
-        const before = found.get(told.method);
-        found.set(told.method, told);
-        if (!before && !found.has(state.shown)) state.shown = told.method;
-        if (state.shown === told.method) show(told.method);
+  const receive = async (body, signal) => {
+    for await (const message of post("explain", body, signal)) {
+      const { method, html, whole, waiting, done, runs } = message;
+      if (!html) say(`${method}: ${waiting ? "waiting for the model, which another tab uses" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
+      else if (state.methods.includes(method)) {
+        explanations.set(method, message);
+        if (whole) running.delete(method);
+        if (!explanations.has(state.shown)) state.shown = method;
+        if (state.shown === method) show(method);
         else drawTabs();
-        if (told.whole) running.delete(told.method);
-        say(told.whole ? "" : `${told.method}: from few probes; the error bars will shrink`);
-      } else if (!told.html) say(`${told.method}: ${told.waiting ? "waiting for another question’s work" : told.done === null ? `${told.runs} runs` : percent(told.done)}`, false, "off");
+        say(whole ? "" : `${method}: from few probes; the error bars will shrink`);
+      }
     }
   };
   const show = name => {
     state.shown = name;
     drawTabs();
-    draw(found.get(name));
-    choose(chosen, changed);
+    draw(explanations.get(name));
     save();
   };
-  /** Put a view of the library into the page; scripts that come as text are not run until they are put in anew. */
+  /** Insert a view into the page; a script that is inserted as text runs only when it is replaced by a new element. */
   const draw = ({ html, result, files }) => {
     $("#view").classList.remove("stale");
     $("#view").innerHTML = html;
@@ -216,19 +206,20 @@
     const links = files.map(suffix => make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}`, download: "" }));
     $("#files").replaceChildren("Save as", ...links);
   };
+  const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole);
   const drawTabs = () => {
     const tabs = state.methods.map(name => {
-      const known = found.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
-      const state_of = running.has(name) ? known ? "first look …" : "…" : known ? (known.whole ? "" : "first look") : "not run";
-      tab.append(" ", make("small", [known && `${known.seconds.toFixed(1)} s`, state_of].filter(Boolean).join(" · ")));
+      const known = explanations.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
+      const status = running.has(name) ? known ? "few probes …" : "…" : known ? (known.whole ? "" : "few probes") : "not run";
+      tab.append(" ", make("small", [known?.seconds && `${known.seconds.toFixed(1)} s`, status].filter(Boolean).join(" · ")));
       tab.disabled = !known && running.has(name);
       tab.onclick = () => { if (known) show(name); if (!known?.whole && !running.has(name)) explain([name]); };
       if (state.methods.length === 1) return make("span", "", {}, tab);
       const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
       close.onclick = () => {
         state.methods = state.methods.filter(other => other !== name);
-        found.delete(name);
-        if (state.shown === name) found.size ? show([...found.keys()][0]) : explain(state.methods);
+        explanations.delete(name);
+        if (state.shown === name) explanations.size ? show([...explanations.keys()][0]) : explain(state.methods);
         drawTabs();
         save();
       };
@@ -241,19 +232,18 @@
       more.append(make("optgroup", "", { label: group }, ...free.map(([name, meaning]) => make("option", name, { value: name, title: meaning }))));
     }
     more.onchange = () => {
-      const waiting = state.methods.filter(name => !found.get(name)?.whole);
+      const unfinished = incomplete();
       state.methods.push(more.value);
       state.shown = more.value;
-      explain([more.value, ...waiting]);
+      explain([more.value, ...unfinished]);
     };
     const compare = make("button", "Compare", { type: "button", "aria-pressed": String(state.shown === "compared") });
-    compare.disabled = found.size < 2;
-    compare.onclick = () => instead(async signal => {
-      const results = state.methods.filter(name => found.has(name)).map(name => found.get(name).result);
-      for await (const told of lines("compare", { results }, signal)) {
+    compare.disabled = explanations.size < 2;
+    compare.onclick = () => start(async signal => {
+      for await (const message of post("compare", { results: [...explanations.values()].map(({ result }) => result) }, signal)) {
         state.shown = "compared";
         drawTabs();
-        draw(told);
+        draw(message);
       }
     });
     $(".tabs").replaceChildren(...tabs, more, compare);
@@ -261,51 +251,53 @@
 
   // -------------------------------------------------------------------------------------------------------- what if
   const form = $("#what-if form"), fields = form.elements;
-  const choose = (positions, text) => {
-    chosen = positions;
-    changed = text;
-    $("#chosen").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : "Click a token of the prompt above, and choose what happens to it.";
+  const pin = (positions, text) => {
+    pinned = { positions, text };
+    $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : "Click a token of the prompt above, and choose what happens to it.";
     form.querySelector("[type=submit]").disabled = !positions.length;
     if (!positions.length) $("#outcome").replaceChildren();
   };
-  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) choose(detail.positions, detail.text); });
+  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text); });
   fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
-  const DONE = {
+  /** What was done to the token, in words. */
+  const PARTICIPLES = {
     mask: () => "masked by zeros", delete: () => "deleted", replace: () => `replaced by ${quoted(fields.text.value)}`,
-    patch: () => `patched at layer ${+fields.layer.value} from ${quoted(clip(fields.counterfactual.value))}`,
+    patch: () => `patched at layer ${+fields.layer.value} from ${quoted(clip(fields.counterfactual.value, 40))}`,
   };
-  form.onsubmit = event => {
+  form.onsubmit = async event => {
     event.preventDefault();
-    const how = fields.how.value, own = fields.counterfactual.value, done = DONE[how](), waiting = state.methods.filter(name => !found.get(name)?.whole);
-    const messages = typeof state.prompt !== "string" ? [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: own }] : own;
-    const names = [...found.keys()], results = names.map(name => found.get(name).result);
-    const what = changed, positions = chosen, change = { positions, how, text: fields.text.value, counterfactual: messages, layer: +fields.layer.value, results };
-    instead(async signal => {
+    const { positions, text } = pinned, how = fields.how.value, done = `With ${text} ${PARTICIPLES[how]()}`;
+    const last = fields.counterfactual.value, counterfactual = typeof state.prompt === "string" ? last : [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: last }];
+    const methods = [...explanations.keys()], results = methods.map(name => explanations.get(name).result), unfinished = incomplete();
+    const change = { positions, how, text: fields.text.value, counterfactual, layer: +fields.layer.value, results };
+    const alone = await start(async signal => {
       $("#outcome").replaceChildren("…");
       try {
-        for await (const told of lines("what-if", { question: question(), change }, signal)) drawOutcome(told, { how, done, what, positions, names });
+        for await (const effect of post("change", { question: question(), change }, signal)) drawOutcome(effect, done, methods, how === "mask" && positions.length === 1);
       } catch (error) {
         $("#outcome").replaceChildren(make("p", error.message, { class: "error" }));
       }
       if (signal.aborted) $("#outcome").replaceChildren();
-    }).then(alone => { if (alone && waiting.length) explain(waiting); });
+    });
+    if (alone && unfinished.length) explain(unfinished);
   };
-  const drawOutcome = ({ before, after, drop, kl, tokens, promised }, { how, done, what, positions, names: methods }) => {
-    const asked = tokens?.filter(row => row.target) ?? [];
-    const said = asked.length === 1 ? `${quoted(asked[0].text)} goes from ${percent(asked[0].before)} to ${percent(asked[0].after)}` : `the number goes from ${number(before)} to ${number(after)}`;
-    const moved = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${how === "mask" && positions.length === 1 ? ", the score of leave_one_out" : ""}.`;
-    const lines = [make("p", `With ${what} ${done}, ${said}: ${asked.length === 1 ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.${moved}`)];
-    if (promised.length) lines.push(make("p", `The scores had given it ${promised.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`).join(", ")}.`, { class: "hint" }));
-    if (tokens) {
-      const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
-      const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", row.text.trim() ? row.text.replace(/\n/g, "↵") : row.text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅"), bar(row.before), bar(row.after)));
-      lines.push(make("table", "", {}, make("thead", "", {}, make("tr", "", {}, ...["next token", "before", "after"].map(name => make("th", name, { scope: "col" })))), make("tbody", "", {}, ...rows)));
-    }
-    $("#outcome").replaceChildren(...lines);
+  const drawOutcome = ({ before, after, drop, kl, tokens, target, scores }, done, methods, single) => {
+    const targets = tokens?.filter(row => row.target) ?? [], alone = targets.length === 1;
+    const effect = alone ? `${quoted(targets[0].text)} goes from ${percent(targets[0].before)} to ${percent(targets[0].after)}` : `${target} goes from ${number(before)} to ${number(after)}`;
+    const fall = `${alone ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.`;
+    const divergence = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${single ? ", the score of leave_one_out" : ""}.`;
+    $("#outcome").replaceChildren(make("p", `${done}, ${effect}: ${fall}${divergence}`));
+    const shares = scores.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`);
+    if (shares.length) $("#outcome").append(make("p", `Share of the scores: ${shares.join(", ")}.`, { class: "hint" }));
+    if (!tokens) return;
+    const bar = value => make("td", "", {}, make("span", "", { class: "likely", style: `--p:${value}` }, make("i")), make("span", percent(value)));
+    const head = ["next token", "before", "after"].map(name => make("th", name, { scope: "col" }));
+    const rows = tokens.map(row => make("tr", "", row.target ? { class: "target" } : {}, make("td", visible(row.text)), bar(row.before), bar(row.after)));
+    $("#outcome").append(make("table", "", {}, make("thead", "", {}, make("tr", "", {}, ...head)), make("tbody", "", {}, ...rows)));
   };
 
   // ---------------------------------------------------------------------------------------------------- other targets
-  /** A word as it would be written here: after a space, if what is explained is. */
+  /** A word with a leading space, if the explained token has one. */
   const spaced = text => {
     const here = state.written[state.at]?.text, end = typeof state.prompt === "string" ? state.prompt.slice(-1) : "\n";
     const space = here === undefined ? state.written.length > 0 || /\S/.test(end) : here.startsWith(" ");
@@ -328,38 +320,39 @@
 
   // ---------------------------------------------------------------------------------------------------------- history
   const listHistory = async () => {
-    const known = await fetch("history").then(reply => reply.json()).catch(() => say(GONE, true)) ?? [];
-    $("#history ul").replaceChildren(...known.map(({ number, at, title, prompt }) => {
+    const entries = await fetch("history").then(reply => reply.json()).catch(() => say(GONE, true)) ?? [];
+    $("#history ul").replaceChildren(...entries.map(({ number, time, title, prompt }) => {
       const entry = make("button", title, { type: "button" });
-      entry.append(" ", make("small", `${prompt} · ${at} UTC`));
-      entry.onclick = () => instead(async signal => {
-        for await (const told of lines(`history/${number}`, {}, signal)) restore(told);
+      entry.append(" ", make("small", `${prompt} · ${time} UTC`));
+      entry.onclick = () => start(async signal => {
+        for await (const message of post(`history/${number}`, {}, signal)) restore(message);
       });
       return make("li", "", {}, entry);
     }));
   };
-  const restore = told => {
-    const { prompt, written, at, target } = told.question, chat = typeof prompt !== "string";
-    Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? structuredClone(prompt) : [{ role: "user", content: prompt }], prompt, at, target, methods: [told.method], shown: told.method });
-    state.written = written.map((token, place) => ({ token, text: told.texts[place] }));
-    found.clear();
-    found.set(told.method, { ...told, whole: true, seconds: 0 });
+  const restore = message => {
+    const { method, texts, question: { prompt, written, at, target } } = message, chat = typeof prompt !== "string";
+    Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? structuredClone(prompt) : [{ role: "user", content: prompt }], prompt, at, target });
+    state.methods = [...new Set([...state.methods, method])];
+    state.written = written.map((token, place) => ({ token, text: texts[place] }));
+    explanations.clear();
+    explanations.set(method, { ...message, whole: true });
     drawPrompt();
     drawAnswer();
     $("#why").hidden = false;
     $("#what-if").hidden = at === null;
-    choose([], "");
-    show(told.method);
+    pin([], "");
+    show(method);
   };
 
-  // ------------------------------------------------------------------------------------------------------------ begin
+  // ------------------------------------------------------------------------------------------------------- first state
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
-    if (!current() || !state.written.length) begin(structuredClone(promptNow()));
+    if (!unchanged() || !state.written.length) begin(structuredClone(promptNow()));
     ask(state.written.length);
   };
   $("#stop").onclick = () => {
-    working.abort();
+    request.abort();
     $("#stop").hidden = true;
     running = new Set();
     if (!$("#why").hidden) drawTabs();
@@ -372,12 +365,12 @@
   if (facts.history) {
     $("#history").hidden = false;
     $("#history").ontoggle = () => $("#history").open && listHistory();
-    $("#history > button").onclick = async () => { if (confirm("Forget all explanations in this file?")) await fetch("history", { method: "DELETE" }); listHistory(); };
+    $("#history > button").onclick = async () => { if (confirm("Delete all explanations in this file?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   }
   Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
   $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();
-  choose([], "");
+  pin([], "");
   if (state.at !== undefined && state.prompt !== null) explain(state.methods, null, false);
 })();

@@ -1,6 +1,6 @@
-"""The web server of the app: answers on this computer alone, to whoever knows the address with its secret.
+"""The web server of the app, which listens on this computer alone, at an address with a secret.
 
-An answer is a stream of JSON lines. Whoever closes the connection, by another question or another page, ends the work.
+A response is a stream of JSON lines. The page cancels the work by closing the connection, when it asks something else.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -32,15 +33,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from heta_lens._util.html_view import View, html_from
 from heta_lens._util.presets import PRESETS
 from heta_lens._util.text import plain
-from heta_lens._util.work import Cancelled, watched
+from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.attribution_text import headline, kicker
-from heta_lens.web.answers import Answers, Question, Tell, WhatIf
+from heta_lens.web.answers import Answers, Change, Emit, Message, Question
 from heta_lens.web.history import History
 
 HOST = "127.0.0.1"
 LARGEST = 2_000_000  # bytes of a request
-LOOK = 0.25  # seconds between two looks whether anybody waits for the answer
+POLL = 0.25  # seconds between two checks whether the client is still connected
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".png": "image/png",
@@ -51,12 +52,12 @@ KINDS = {
     ".json": "application/json",
 }
 EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
-HEADERS = [  # of every answer
+HEADERS = [  # of every response
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 ]
-POLICY = (  # no text of a prompt or model may run, and nothing is asked of another server
+POLICY = (  # texts of prompts and models never run as scripts, and the page requests nothing from other servers
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -83,15 +84,15 @@ class App:
     history: History | None
     listening: socket.socket
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(18))
-    running: set[Event] = field(default_factory=set[Event])  # set to end the work of an answer
-    drawing: Lock = field(default_factory=Lock)  # matplotlib's settings are those of the whole process
+    active: set[Event] = field(default_factory=set[Event])  # one per response in progress, set to cancel its work
+    drawing: Lock = field(default_factory=Lock)  # matplotlib's settings are global
 
     def __post_init__(self) -> None:
         routes = [
             Route("/", self.page),
             Route("/write", self.write, methods=["POST"]),
             Route("/explain", self.explain, methods=["POST"]),
-            Route("/what-if", self.what_if, methods=["POST"]),
+            Route("/change", self.change, methods=["POST"]),
             Route("/compare", self.compare, methods=["POST"]),
             Route("/files/{number:int}{suffix}", self.file),
             Route("/history", self.list_history),
@@ -104,7 +105,7 @@ class App:
         self.address = f"http://{HOST}:{self.listening.getsockname()[1]}/{self.secret}/"
         config = uvicorn.Config(Guard(inner), log_level="warning", timeout_graceful_shutdown=2, lifespan="off")
         self.server = uvicorn.Server(config)
-        self.ended = Event()  # a thread whose `join` is interrupted may pass for ended
+        self.ended = Event()  # of the thread: an interrupted `Thread.join` may report a running thread as ended
         Thread(target=self._serve, daemon=True).start()
 
     def __repr__(self) -> str:
@@ -127,10 +128,10 @@ class App:
             self.stop()
 
     def stop(self) -> None:
-        """End all work, and the server."""
+        """Cancel all work, and stop the server."""
         self.server.should_exit = True
-        for ended in [*self.running]:
-            ended.set()
+        for cancelled in [*self.active]:
+            cancelled.set()
         self.ended.wait(10)
         self.listening.close()
 
@@ -145,41 +146,42 @@ class App:
             "layers": adapter.layers,
             "history": self.history is not None,
         }
-        data = Markup(json.dumps(facts).replace("<", "\\u003c"))  # no name may end the script element
+        data = Markup(json.dumps(facts).replace("<", "\\u003c"))  # a name must not end the script element
         html = html_from("web/page.html", nonce=nonce, model=Path(model.cfg.model_name or "").name, facts=data)
         return HTMLResponse(html, headers={"Content-Security-Policy": POLICY.format(nonce=nonce)})
 
     async def write(self, request: Request) -> Response:
         asked = await request.json()
-        question, tokens = Question(asked["prompt"]), int(asked["tokens"])
-        return self._stream(request, lambda tell: self.answers.write(question, tokens, tell))
+        return self._stream(request, partial(self.answers.write, asked["prompt"], int(asked["tokens"])))
 
     async def explain(self, request: Request) -> Response:
         asked = await request.json()
         question = Question(**asked["question"])
 
-        def explain(tell: Tell) -> None:
-            def keep(line: Any) -> None:
-                tell(line)
-                if line.get("whole") and self.history and asked.get("remember", True):
-                    result = self.answers.result(line["result"])
-                    title = f"{headline(result.summed)} · {kicker(result.summed)}"
-                    known = {"question": asked["question"], "texts": self.answers.texts(question)}
-                    known |= {"method": line["method"], "model": self.answers.model_name}
-                    self.history.add(known, title, result)
+        def explain(emit: Emit) -> None:
+            def emit_and_add(message: Message) -> None:
+                emit(message)
+                if message.get("whole") and self.history and asked.get("remember", True):
+                    self._add_to_history(self.history, question, message)
 
-            self.answers.explain(question, asked["methods"], keep)
+            self.answers.explain(question, asked["methods"], emit_and_add)
 
         return self._stream(request, explain)
 
-    async def what_if(self, request: Request) -> Response:
+    def _add_to_history(self, history: History, question: Question, message: Message) -> None:
+        result = self.answers.result(message["result"])
+        record = {"question": asdict(question), "texts": self.answers.texts(question), "method": message["method"]}
+        title = f"{headline(result.summed)} · {kicker(result.summed)}"
+        history.add(record | {"model": self.answers.model_name}, title, result)
+
+    async def change(self, request: Request) -> Response:
         asked = await request.json()
-        question, change = Question(**asked["question"]), WhatIf(**asked["change"])
-        return self._stream(request, lambda tell: tell(self.answers.what_if(question, change)))
+        question, change = Question(**asked["question"]), Change(**asked["change"])
+        return self._stream(request, lambda emit: emit(self.answers.change(question, change)))
 
     async def compare(self, request: Request) -> Response:
         asked = await request.json()
-        return self._stream(request, lambda tell: tell(self.answers.compared(asked["results"])))
+        return self._stream(request, lambda emit: emit(self.answers.compare(asked["results"])))
 
     async def file(self, request: Request) -> Response:
         number, suffix = request.path_params["number"], request.path_params["suffix"]
@@ -209,65 +211,67 @@ class App:
     async def read_history(self, request: Request) -> Response:
         number = request.path_params["number"]
 
-        def read(tell: Tell) -> None:
+        def read(emit: Emit) -> None:
             if self.history is None:
                 raise ValueError("the app was started without --state FILE, and keeps no history")
-            known, result = self.history.read(number)
-            if known["model"] != self.answers.model_name:
-                raise ValueError(f"this explanation is of {known['model']}: start the app with that model to go on")
-            tell({**known, **self.answers.shown(result)})
+            record, result = self.history.read(number)
+            if record["model"] != self.answers.model_name:
+                raise ValueError(f"this explanation is of {record['model']}: start the app with this model to continue")
+            emit({**record, **self.answers.keep(result)})
 
         return self._stream(request, read)
 
-    def _stream(self, request: Request, work: Callable[[Tell], None]) -> Response:
+    def _stream(self, request: Request, work: Callable[[Emit], None]) -> Response:
         return StreamingResponse(self._lines(request, work), media_type="application/x-ndjson")
 
-    async def _lines(self, request: Request, work: Callable[[Tell], None]) -> AsyncIterator[str]:
-        """Do the work in a thread, and yield what it tells; end it when nobody waits any more."""
-        loop, told, ended = asyncio.get_running_loop(), asyncio.Queue[Any](), Event()
+    async def _lines(self, request: Request, work: Callable[[Emit], None]) -> AsyncIterator[str]:
+        """Work in a thread, and yield each message as a line; cancel the work when the client disconnects."""
+        loop, messages, cancelled = asyncio.get_running_loop(), asyncio.Queue[Message | None](), Event()
 
-        def tell(line: Any) -> None:
-            if ended.is_set():
-                raise Cancelled
-            loop.call_soon_threadsafe(told.put_nowait, line)
+        def put(message: Message | None) -> None:
+            loop.call_soon_threadsafe(messages.put_nowait, message)
 
-        def watch(kind: str, rows: int) -> None:  # noqa: ARG001
-            if ended.is_set():
+        def check_cancelled(*_: Any) -> None:
+            if cancelled.is_set():
                 raise Cancelled
+
+        def emit(message: Message) -> None:
+            check_cancelled()
+            put(message)
 
         def run() -> None:
-            watched.set(watch)  # of this thread's own context
+            watcher.set(check_cancelled)  # in the thread's copy of the context
             try:
-                work(tell)
+                work(emit)
             except Cancelled:
-                return
+                pass
             except Exception as error:
                 if not isinstance(error, EXPECTED):
                     traceback.print_exc(file=sys.stderr)
-                loop.call_soon_threadsafe(told.put_nowait, {"error": _sentence(error)})
+                put({"error": _sentence(error)})
             finally:
-                loop.call_soon_threadsafe(told.put_nowait, None)
+                put(None)
 
-        self.running.add(ended)
+        self.active.add(cancelled)
         loop.run_in_executor(None, copy_context().run, run)
         try:
             while True:
                 try:
-                    line = await asyncio.wait_for(told.get(), LOOK)
+                    message = await asyncio.wait_for(messages.get(), POLL)
                 except asyncio.TimeoutError:  # another class before Python 3.11
                     if self.server.should_exit or await request.is_disconnected():
                         return
                     continue
-                if line is None:
+                if message is None:
                     return
-                yield json.dumps(plain(line), ensure_ascii=True, allow_nan=False) + "\n"
+                yield json.dumps(plain(message), allow_nan=False) + "\n"
         finally:
-            ended.set()
-            self.running.discard(ended)
+            cancelled.set()
+            self.active.discard(cancelled)
 
 
 def methods() -> list[tuple[str, dict[str, str]]]:
-    """Return the methods with what they are, in groups: the recommended ones, and the others by family."""
+    """Return the names and summaries of the methods in groups: the presets, and the other methods by family."""
     groups: dict[str, dict[str, str]] = {"recommended": {name: preset.when for name, preset in PRESETS.items()}}
     for name, method in METHODS.items():
         groups.setdefault(method.family.replace("_", " "), {})[name] = (method.__doc__ or "").partition("\n")[0]
@@ -286,7 +290,7 @@ async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG0
 
 @dataclass(frozen=True)
 class Guard:
-    """Refuse requests for another host (a page may give this address a name of its own) and from other pages."""
+    """Refuse requests with another host (DNS rebinding), from other pages (Origin), and of unknown or large size."""
 
     inner: ASGIApp
 
@@ -298,13 +302,13 @@ class Guard:
         hosts = {f"{host}:{port}" for host in (HOST, "localhost")}
         refused = None
         if headers.get("host") not in hosts:
-            refused = PlainTextResponse("the app answers at 127.0.0.1 alone", 421)
+            refused = PlainTextResponse("the app is at 127.0.0.1", 421)
         elif (origin := headers.get("origin")) and origin.removeprefix("http://") not in hosts:
-            refused = PlainTextResponse("the app answers its own page alone", 403)
+            refused = PlainTextResponse("the app only accepts requests from its own page", 403)
         elif scope["method"] == "POST" and not headers.get("content-length", "").isdigit():
-            refused = JSONResponse({"error": "a request says how long it is"}, 411)
+            refused = JSONResponse({"error": "the request has no Content-Length"}, 411)
         elif int(headers.get("content-length") or 0) > LARGEST:
-            refused = JSONResponse({"error": f"this is longer than {LARGEST:,} bytes"}, 413)
+            refused = JSONResponse({"error": f"the request is longer than {LARGEST:,} bytes"}, 413)
         if refused is not None:
             await refused(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""What the app answers is what Python gives: explanations, and the numbers of changed tokens."""
+"""The app computes what Python computes: explanations, and predictions after a change of tokens."""
 
 from base64 import b64encode
 from typing import Any
@@ -9,13 +9,13 @@ from safetensors.torch import save
 
 import heta_lens
 from helpers import chats
-from heta_lens._util.work import Cancelled, watched
-from heta_lens.web.answers import KEPT, Answers, Question, WhatIf
+from heta_lens._util.work import Cancelled, watcher
+from heta_lens.web.answers import KEPT, Answers, Change, Question
 
 METHOD = "leave_one_out"
 
 
-def told_by(answers: Answers, question: Question, *methods: str) -> list[Any]:
+def results_of(answers: Answers, question: Question, *methods: str) -> list[Any]:
     lines: list[Any] = []
     answers.explain(question, methods, lines.append)
     return [line for line in lines if "html" in line]
@@ -24,7 +24,7 @@ def told_by(answers: Answers, question: Question, *methods: str) -> list[Any]:
 @pytest.fixture
 def written(answers: Answers, story: str) -> list[int]:
     lines: list[Any] = []
-    answers.write(Question(story), 2, lines.append)
+    answers.write(story, 2, lines.append)
     return [line["token"] for line in lines]
 
 
@@ -55,21 +55,21 @@ def test_explanations_are_those_of_python(
 ) -> None:
     place = None if at == len(written) else ids.shape[1] - len(written) + at
     expected = heta_lens.attribute(cache, position=place, tokens=ids, method=method)
-    *_, last = told_by(answers, Question(story, written, at), method)
+    *_, last = results_of(answers, Question(story, written, at), method)
     found = answers.result(last["result"])
     assert last["whole"] and found.scores.equal(expected.scores) and found.target == expected.target
     assert last["html"] == expected.plot().fragment
 
 
 def test_hetas_errors_shrink(answers: Answers, story: str) -> None:
-    few, whole = told_by(answers, Question(story, at=0), "heta")
+    few, whole = results_of(answers, Question(story, at=0), "heta")
     first, second = (answers.result(line["result"]).summed.standard_errors["scores"] for line in (few, whole))
     assert (few["whole"], whole["whole"]) == (False, True)
     assert first is not None and second is not None and float(second.mean()) < float(first.mean())
 
 
 def test_a_whole_answer_is_a_span(answers: Answers, story: str, written: list[int], ids: Any, cache: Any) -> None:
-    (line,) = told_by(answers, Question(story, written), "fast")
+    (line,) = results_of(answers, Question(story, written), "fast")
     expected = heta_lens.attribute_span(cache, ids.shape[1] - len(written), tokens=ids, method="fast")
     found = answers.result(line["result"])
     assert isinstance(found, heta_lens.SpanAttribution) and found.total.equal(expected.total)
@@ -90,10 +90,12 @@ def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str
     ]
     for given, target in asked:
         question = Question(story, at=0, target=given)
-        (line,) = told_by(answers, question, "fast")
+        (line,) = results_of(answers, question, "fast")
         expected = heta_lens.attribute(cache, target, tokens=ids, method="fast")
         assert answers.result(line["result"]).summed.scores.equal(expected.scores)
-        change = answers.what_if(question, WhatIf([5], "mask"))
+        change = answers.change(question, Change([5], "mask"))
+        patched = answers.change(question, Change([5], "patch", counterfactual=story))
+        assert patched["drop"] == pytest.approx(0, abs=1e-5)
         drops = heta_lens.attribute(cache, target, tokens=ids, method=METHOD, effect="log_prob")
         assert change["drop"] == pytest.approx(float(drops.scores[5]), abs=1e-5)
         assert ("tokens" in change) is not ("hook" in given)
@@ -105,11 +107,11 @@ def test_masking_shows_the_number_of_leave_one_out(answers: Answers, story: str,
     expected = heta_lens.attribute(cache, position=start + 1, tokens=ids, method=METHOD)
     question = Question(story, written, 1)
     for place in range(0, start + 1, 4):
-        found = answers.what_if(question, WhatIf([place], "mask"))
+        found = answers.change(question, Change([place], "mask"))
         assert found["kl"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
     prediction = heta_lens.Prediction.from_cache(cache, position=start + 1, tokens=ids)
     together = float(heta_lens.causal.effects(prediction, how="input", groups=[[2, 3]])[0])
-    assert answers.what_if(question, WhatIf([2, 3], "mask"))["drop"] == pytest.approx(together, abs=1e-5)
+    assert answers.change(question, Change([2, 3], "mask"))["drop"] == pytest.approx(together, abs=1e-5)
 
 
 @torch.no_grad()
@@ -120,7 +122,7 @@ def test_deleting_and_replacing_show_a_plain_run(answers: Answers, demo: Any, st
     put = demo.to_tokens(word, prepend_bos=False)[0].tolist() if how == "replace" else []
     edited = torch.tensor([[*ids[:4], *put, *ids[6:]]])
     clean, after = (demo(own)[0, -1].log_softmax(-1) for own in (torch.tensor([ids]), edited))
-    found = answers.what_if(Question(story, at=0), WhatIf([4, 5], how, text=word))
+    found = answers.change(Question(story, at=0), Change([4, 5], how, text=word))
     best = int(clean.argmax())
     assert (found["before"], found["after"]) == pytest.approx((float(clean[best]), float(after[best])), abs=1e-5)
     expected = {demo.tokenizer.decode([id]).strip(): float(after[id].exp()) for id in after.topk(3).indices.tolist()}
@@ -147,7 +149,7 @@ def test_patching_shows_the_prediction_after_the_other_prompts_state(
 
     after = demo.run_with_hooks(ids, fwd_hooks=[(name, put)])[0, -1].log_softmax(-1)
     target = int(demo(ids)[0, -1].argmax())
-    found = answers.what_if(Question(story, at=0), WhatIf([place], "patch", counterfactual=other, layer=layer))
+    found = answers.change(Question(story, at=0), Change([place], "patch", counterfactual=other, layer=layer))
     assert found["after"] == pytest.approx(float(after[target]), abs=1e-5)
 
 
@@ -159,77 +161,77 @@ def test_a_chat_is_explained_and_changed() -> None:
     answers, chat = Answers(model), heta_lens.chat(model, CHAT)
     cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)[1]
     expected = heta_lens.attribute(cache, tokens=chat, method=METHOD)
-    (line,) = told_by(answers, Question(CHAT, at=0), METHOD)
+    (line,) = results_of(answers, Question(CHAT, at=0), METHOD)
     found = answers.result(line["result"]).summed
     assert found.scores.equal(expected.scores) and found.messages is not None
     place, target = chat.messages[0].positions[1], found.target
-    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "mask"))
+    change = answers.change(Question(CHAT, at=0), Change([place], "mask"))
     assert change["kl"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
     text = chat.text[slice(*chat.offsets[place])].replace("c", "d")
     put = model.tokenizer.encode(text, add_special_tokens=False)
     ids = chat.tokens[0].tolist()
     with torch.no_grad():
         after = model(torch.tensor([[*ids[:place], *put, *ids[place + 1 :]]]))[0, -1].log_softmax(-1)
-    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "replace", text=text))
+    change = answers.change(Question(CHAT, at=0), Change([place], "replace", text=text))
     assert isinstance(target, int) and change["after"] == pytest.approx(float(after[target]), abs=1e-5)
-    change = answers.what_if(Question(CHAT, at=0), WhatIf([place], "patch", counterfactual=CHAT))
+    change = answers.change(Question(CHAT, at=0), Change([place], "patch", counterfactual=CHAT))
     assert change["drop"] == pytest.approx(0, abs=1e-5)
 
 
 def test_a_hook_that_is_added_between_two_questions_is_seen(answers: Answers, demo: Any, story: str) -> None:
-    (before,) = told_by(answers, Question(story, at=0), METHOD)
+    (before,) = results_of(answers, Question(story, at=0), METHOD)
     demo.add_hook("blocks.0.hook_resid_post", lambda stream, hook: stream * 0.5)  # noqa: ARG005
     try:
-        (after,) = told_by(answers, Question(story, at=0), METHOD)
+        (after,) = results_of(answers, Question(story, at=0), METHOD)
     finally:
         demo.reset_hooks()
     first, second = (answers.result(line["result"]).summed for line in (before, after))
     assert not first.scores.equal(second.scores)
 
 
-def test_what_the_scores_had_promised(answers: Answers, story: str) -> None:
-    (line,) = told_by(answers, Question(story, at=0), "fast")
-    found = answers.what_if(Question(story, at=0), WhatIf([3, 5], "mask", results=[line["result"]]))
+def test_the_scores_of_the_changed_tokens(answers: Answers, story: str) -> None:
+    (line,) = results_of(answers, Question(story, at=0), "fast")
+    found = answers.change(Question(story, at=0), Change([3, 5], "mask", results=[line["result"]]))
     scores = answers.result(line["result"]).summed.scores
     share = float(scores[[3, 5]].abs().sum() / scores.abs().sum())
-    assert found["promised"][0]["share"] == pytest.approx(share)
-    assert found["promised"][0]["score"] == pytest.approx(float(scores[[3, 5]].sum()))
+    assert found["scores"][0]["share"] == pytest.approx(share)
+    assert found["scores"][0]["score"] == pytest.approx(float(scores[[3, 5]].sum()))
 
 
 def test_two_results_are_compared(answers: Answers, story: str) -> None:
-    lines = told_by(answers, Question(story, at=0), "fast", METHOD)
-    found = answers.compared([line["result"] for line in lines])
+    lines = results_of(answers, Question(story, at=0), "fast", METHOD)
+    found = answers.compare([line["result"] for line in lines])
     both = [answers.result(line["result"]) for line in lines]
     assert found["html"] == heta_lens.compare(both).fragment
 
 
 def test_only_the_latest_results_are_kept(answers: Answers, story: str) -> None:
-    (line,) = told_by(answers, Question(story, at=0), "fast")
+    (line,) = results_of(answers, Question(story, at=0), "fast")
     for _ in range(KEPT):
-        answers.shown(answers.result(line["result"]))
+        answers.keep(answers.result(line["result"]))
     assert len(answers.results) == KEPT
-    with pytest.raises(ValueError, match="not kept any more"):
+    with pytest.raises(ValueError, match="no longer kept"):
         answers.result(line["result"])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (WhatIf([], "mask"), "positions must be tokens before the explained one"),
-        (WhatIf([999], "mask"), "positions must be tokens before the explained one"),
-        (WhatIf([0], "delete"), "mask it, rather than delete it"),
-        (WhatIf([3], "replace"), "there is no text to put in"),
-        (WhatIf([3], "patch", counterfactual="Anna ."), "write one of as many"),
+        (Change([], "mask"), "positions must be tokens before the explained one"),
+        (Change([999], "mask"), "positions must be tokens before the explained one"),
+        (Change([0], "delete"), "mask this token rather than delete it"),
+        (Change([3], "replace"), "there is no text to insert"),
+        (Change([3], "patch", counterfactual="Anna ."), "write a prompt with"),
     ],
 )
-def test_changes_that_cannot_be_made(answers: Answers, story: str, change: WhatIf, message: str) -> None:
+def test_changes_that_cannot_be_made(answers: Answers, story: str, change: Change, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        answers.what_if(Question(story, at=0), change)
+        answers.change(Question(story, at=0), change)
 
 
 def test_a_prompt_beyond_the_window_is_refused(answers: Answers, demo: Any, story: str) -> None:
     with pytest.raises(ValueError, match=f"this model reads {demo.cfg.n_ctx} at most"):
-        answers.write(Question(story), demo.cfg.n_ctx, print)
+        answers.write(story, demo.cfg.n_ctx, print)
 
 
 def test_ended_work_leaves_nothing_behind(answers: Answers, demo: Any, story: str) -> None:
@@ -241,11 +243,11 @@ def test_ended_work_leaves_nothing_behind(answers: Answers, demo: Any, story: st
         if count > 20:
             raise Cancelled
 
-    token = watched.set(watch)
+    token = watcher.set(watch)
     try:
         with pytest.raises(Cancelled):
-            told_by(answers, Question(story, at=0), "heta")
+            results_of(answers, Question(story, at=0), "heta")
     finally:
-        watched.reset(token)
+        watcher.reset(token)
     assert not [point for point in demo.hook_dict.values() if point.fwd_hooks or point.bwd_hooks]
-    assert told_by(answers, Question(story, at=0), "fast")
+    assert results_of(answers, Question(story, at=0), "fast")

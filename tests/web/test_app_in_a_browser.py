@@ -94,7 +94,7 @@ def test_generate_explain_compare_change_and_save(
     page.locator("#stop").wait_for(state="hidden")
 
     pin(page, "jar")
-    assert "If “jar” at" in page.locator("#chosen").inner_text()
+    assert "If “jar” at" in page.locator("#pinned").inner_text()
     model = running.answers.model
     ids = model.to_tokens(story)
     cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
@@ -106,10 +106,10 @@ def test_generate_explain_compare_change_and_save(
     for how, text in ("delete", "deleted"), ("replace", "replaced by “Hana”"):
         page.get_by_label("What happens to the token").select_option(how)
         if how == "replace":
-            page.get_by_label("the word").fill("Hana")
+            page.get_by_label("by the text").fill("Hana")
         assert f"With “Alba” {text}, “jar” goes from" in outcome(page)
     page.get_by_label("What happens to the token").select_option("patch")
-    page.get_by_label(re.compile("the prompt, with as many tokens")).fill(story.replace("Alba", "Hana"))
+    page.get_by_label(re.compile("the other prompt, with as many tokens")).fill(story.replace("Alba", "Hana"))
     assert "With “Alba” patched at layer 0 from “In the closet" in outcome(page)
 
     with page.expect_download() as download:
@@ -128,7 +128,7 @@ def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str
     page.get_by_role("button", name="Explain the next token").click()
     page.locator("#view .kicker").wait_for()
     page.locator("#stop").wait_for(state="hidden")
-    page.get_by_text("Ask about something else").click()
+    page.get_by_text("Explain another target").click()
     page.get_by_label("Another token").fill("pan")  # as a word: after a space, as the answer is
     page.get_by_label("rather than").fill("jar")
     page.get_by_role("button", name="Explain", exact=True).first.click()
@@ -144,7 +144,7 @@ def test_a_question_that_cannot_be_answered_leaves_what_was_there(opened: Callab
     page = opened()
     generate(page, story)
     explain(page)
-    page.get_by_text("Ask about something else").click()
+    page.get_by_text("Explain another target").click()
     page.get_by_label("Activation").fill("blocks.99.hook_resid_post")
     page.get_by_label("index").fill("5")
     page.get_by_role("button", name="Explain", exact=True).last.click()
@@ -153,9 +153,9 @@ def test_a_question_that_cannot_be_answered_leaves_what_was_there(opened: Callab
     assert page.locator(".tabs button", has_text="not run").count() == 0
     pin(page, "Alba")
     page.get_by_label("What happens to the token").select_option("replace")
-    assert outcome(page) == "there is no text to put in: write one, or delete the tokens"
+    assert outcome(page) == "there is no text to insert: write a text, or delete the tokens"
     page.get_by_label("prompt", exact=True).fill(story + " big")
-    assert "the prompt as it was" in page.locator("#answer .hint").inner_text()
+    assert "The prompt has changed" in page.locator("#answer .hint").inner_text()
 
 
 def test_stopped_work_is_said_and_can_be_taken_up(opened: Callable[..., Any], story: str) -> None:
@@ -164,7 +164,7 @@ def test_stopped_work_is_said_and_can_be_taken_up(opened: Callable[..., Any], st
     page.locator(".words button").first.click()
     page.locator("#view .strip").first.wait_for()
     page.get_by_role("button", name="Stop").click()
-    page.get_by_role("button", name=re.compile("heta.*not run|heta.*first look$")).wait_for()
+    page.get_by_role("button", name=re.compile("heta.*not run|heta.*few probes$")).wait_for()
     page.get_by_label("another method").select_option("recency")
     page.locator("#view .kicker", has_text="recency").wait_for()
 
@@ -185,7 +185,7 @@ def test_with_the_keyboard_only(opened: Callable[..., Any], story: str) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert page.locator("#chosen").inner_text().startswith("If “")
+    assert page.locator("#pinned").inner_text().startswith("If “")
     while not page.evaluate("() => document.activeElement.textContent === 'See'"):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -209,7 +209,7 @@ def test_another_question_ends_the_one_before(opened: Callable[..., Any], runnin
         page.locator(".words button").nth(place).click()
     page.locator("#view h2", has_text="Why “.”?").wait_for()
     page.locator("#stop").wait_for(state="hidden")
-    assert not running.running
+    assert not running.active
 
 
 def test_a_server_that_is_gone_and_another_start(
@@ -220,10 +220,10 @@ def test_a_server_that_is_gone_and_another_start(
     generate(page, story)
     first.stop()
     page.locator(".words button").first.click()
-    page.locator("#says.error", has_text="The server does not answer. Start it again").wait_for()
+    page.locator("#says.error", has_text="The server does not respond. Start the app again").wait_for()
     second = app(demo, browser=False, port=int(first.address.split(":")[2].partition("/")[0]))
     page.locator(".words button").first.click()
-    page.locator("#says.error", has_text="This address is of an earlier start of the app").wait_for()
+    page.locator("#says.error", has_text="This address belongs to an earlier start of the app").wait_for()
     second.stop()
     errors.clear()  # of connections that failed
 
@@ -279,7 +279,7 @@ def test_the_page_is_accessible_and_fits(opened: Callable[..., Any], story: str,
     explain(page)
     pin(page, "Alba")
     outcome(page)
-    page.get_by_text("Ask about something else").click()
+    page.get_by_text("Explain another target").click()
     page.add_script_tag(content=files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     rules = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
     found = page.evaluate("rules => axe.run(document, rules)", rules)["violations"]

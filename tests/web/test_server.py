@@ -87,7 +87,10 @@ def test_explanations_come_as_they_are_there(running: App, story: str) -> None:
     assert saved.content == view.exports[".csv"]().encode() and "attachment" in saved.headers["content-disposition"]
     assert httpx.get(f"{running.address}files/{found[0]['result']}.html").text == view.page
     assert httpx.get(f"{running.address}files/{found[0]['result']}.exe").status_code == 404
-    assert httpx.get(f"{running.address}files/999.html").text == "this explanation is not kept any more: ask again"
+    assert (
+        httpx.get(f"{running.address}files/999.html").text
+        == "this explanation is no longer kept: explain the token again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +123,8 @@ def test_whoever_leaves_ends_the_work(running: App, story: str) -> None:
     with httpx.stream("POST", running.address + "explain", json=begun, timeout=60) as response:
         told = response.iter_lines()
         next(told)
-        assert len(running.running) == 1
-    assert until(lambda: not running.running) and until(lambda: not hooked(running.answers.model))
+        assert len(running.active) == 1
+    assert until(lambda: not running.active) and until(lambda: not hooked(running.answers.model))
     assert lines(running, "explain", asking(story))[-1]["whole"]
 
 
@@ -130,7 +133,7 @@ def test_whoever_waits_for_the_model_can_leave_too(running: App, story: str) -> 
         with httpx.stream("POST", running.address + "explain", json=asking(story), timeout=60) as response:
             told = response.iter_lines()
             assert json.loads(next(told))["waiting"]
-        assert until(lambda: not running.running)
+        assert until(lambda: not running.active)
         threads = [each for each in threading.enumerate() if each.name.startswith("asyncio")]
         assert until(lambda: not any("explain" in frames(each) for each in threads))
 
@@ -171,7 +174,7 @@ def test_stopping_ends_work_and_leaves_no_hook(demo: Any, story: str) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert until(lambda: bool(running.running))
+    assert until(lambda: bool(running.active))
     begun = time.monotonic()
     running.stop()
     thread.join(10)
@@ -194,7 +197,7 @@ def test_history_outlives_the_server(demo: Any, story: str, tmp_path: Path) -> N
         assert listed[1]["title"].startswith("Why “jar”? · fast") and listed[1]["prompt"] == f"…{story[-69:]}"
         assert explained["whole"] and len(listed) == 2
         (restored,) = lines(second, f"history/{listed[1]['number']}", {})
-        assert restored["html"] == explained["html"] and restored["question"] == {"prompt": story, "at": 0}
+        assert restored["html"] == explained["html"] and restored["question"]["prompt"] == story
         assert restored["method"] == "fast"
         (restored,) = lines(second, f"history/{listed[0]['number']}", {})
         assert restored["texts"] == [" jar", "."] and isinstance(
@@ -313,9 +316,9 @@ def injected(where: str, text: str, story: str) -> tuple[str, Any]:
         case "role":
             question["prompt"] = [{"role": text, "content": story}]
         case "replacement":
-            return "what-if", {"question": question, "change": change}
+            return "change", {"question": question, "change": change}
         case "counterfactual":
-            return "what-if", {"question": question, "change": {**change, "how": "patch", "counterfactual": text}}
+            return "change", {"question": question, "change": {**change, "how": "patch", "counterfactual": text}}
     return "explain", {"question": question, "methods": [text if where == "method" else "recency"]}
 
 
