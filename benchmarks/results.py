@@ -225,7 +225,7 @@ def confirmation(pairs: Sequence[tuple[str, str]]) -> Table:
     own = of_model(MODELS[0], "test")
     places = {
         "test, SmolLM2": own[own["family"].isin(CHOOSING)],
-        "suites and chats without a part": of_model(MODELS[0]).query("family not in @CHOOSING"),
+        "held-out suites and chats": of_model(MODELS[0]).query("family not in @CHOOSING"),
         "Gemma": of_model(MODELS[1]),
     }
     rows = []
