@@ -110,12 +110,14 @@ class ContextReliance:
     def plot(self) -> View:
         """Return the page of the tokens that depend on the context, with the tokens that each is from."""
         from heta_lens.plots import page
+        from heta_lens.plots.attribution_text import bare
 
         if not self.steps:
             raise ValueError("no token of this answer depends on the context: there is nothing to show")
         span = SpanAttribution(self.steps, self.tokens[: len(self.steps[-1]) + 1])
-        nats = ", ".join(f"{self.tokens[at]!r} {float(self.divergences[at - self.start]):.3g}" for at in self.positions)
-        return page(span, note=f"{self.title}, {self.answer!r}: {nats} nats")
+        moved = ((self.tokens[at], float(self.divergences[at - self.start])) for at in self.positions)
+        nats = ", ".join(f"“{bare(token)}” by {moves:.3g} nats" for token, moves in moved)
+        return page(span, note=f"{self.title}: {nats}")
 
     def _repr_html_(self) -> str:
         return self.plot().fragment if self.steps else f"<pre>{self!r}</pre>"

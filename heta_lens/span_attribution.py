@@ -48,7 +48,10 @@ class SpanAttribution(Result):
     def targets(self) -> tuple[str, ...]:
         """The texts of the targets: a contrast with two sides, a function with a name."""
         written = [step.target_text for step in self.steps]
-        texts = [text if isinstance(text, str) else " / ".join(text) for text in written]
+        texts = [
+            text if isinstance(text, str) else " rather than ".join(side.strip(" ") or side for side in text)
+            for text in written
+        ]
         return tuple(
             of_logits(step.target) if callable(step.target) else text
             for text, step in zip(texts, self.steps, strict=True)

@@ -170,7 +170,10 @@ def test_other_targets_may_be_asked_for(model: Any, cache: Any, ids: Tensor) -> 
         alike(step, expected)
     assert "not about the contrast" in span.steps[1].diagnostics["note"]
     assert span.tokens == attribute_span(cache, START, tokens=ids, variant="transition_only").tokens
-    assert span.targets[:2] == (text, " / ".join(model.tokenizer.decode([token]) for token in PAIR))
+    assert span.targets[:2] == (
+        text,
+        " rather than ".join(model.tokenizer.decode([token]).strip(" ") for token in PAIR),
+    )
 
 
 @pytest.mark.parametrize(

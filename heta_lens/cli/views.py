@@ -235,7 +235,7 @@ def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *,
     from heta_lens.plots.attribution_text import question
     from heta_lens.plots.comparison import ranked, ranked_by_size
 
-    write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
+    write_view(lambda: plots.compare(results, special=special), files)
     (scores, _), sizes, pairs = ranked(results), ranked_by_size(results), combinations(results, 2)
     found = (scores.abs() if sizes else scores).corr("spearman")
     add(

@@ -164,8 +164,8 @@ def preset(name: str, **changes: Any) -> Method:
       is patented and free for personal and scientific use)
     - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
 
-    On two real models, `careful` is first or second of 15 settings by known evidence and by interventions; `fast` puts
-    the evidence first as often, and orders the other tokens less as interventions do.
+    On two real models, `careful` is first or second of 15 settings, by a criterion of known evidence and interventions
+    together; `fast` puts the evidence first as often, and orders the other tokens less as interventions do.
     """
     check_choice("preset", name, PRESETS)
     return method_of(name, changes)

@@ -47,13 +47,13 @@ def summary(result: Attribution | SpanAttribution) -> str:
 
 def title(result: Attribution | SpanAttribution) -> str:
     """Return the method and the explained target as a question, on a single line."""
-    return cut(single_line(f"{result.summed.method}: {question(result.summed)}"), 100)
+    return cut(single_line(f"{_name(result.summed)[0]}: {question(result.summed)}"), 100)
 
 
 def question(attribution: Attribution) -> str:
     """Return the target as a question, with the rank of a target that the model does not predict."""
     known = attribution.diagnostics
-    remarks = [", ".join(f"{name}={value!r}" for name, value in (known.chosen or {}).items())]
+    remarks = [", ".join(f"{name}={value!r}" for name, value in _name(attribution)[1].items())]
     rank = known.target_rank
     if rank is not None and min(rank if isinstance(rank, tuple) else [rank]) > 1:
         ranks = " and ".join(map(str, rank)) if isinstance(rank, tuple) else rank
@@ -62,21 +62,28 @@ def question(attribution: Attribution) -> str:
     return single_line(f"why {target}?" + "".join(f" ({remark})" for remark in remarks if remark))
 
 
+def _name(attribution: Attribution) -> tuple[str, dict[str, Any]]:
+    """Return the method or preset, and further options."""
+    return named(attribution.method, attribution.diagnostics.chosen or {})
+
+
 def kicker(attribution: Attribution) -> str:
     """Return the line above the question: the method or preset with further options, and the model."""
-    name, options = named(attribution.method, attribution.diagnostics.chosen or {})
+    name, options = _name(attribution)
     written = "".join(f", {option}={value!r}" for option, value in options.items())
     return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))
 
 
 def headline(attribution: Attribution) -> str:
-    """Return the question without options and rank, which have other places on a page."""
+    """Return the question without options, which have another place on a page."""
     target, texts = attribution.target, attribution.target_text
     if callable(target):
         return f"Why {described(target, texts)}?"
     both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
     named = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
-    return f"Why {cut(' rather than '.join(named), 120)}?"
+    rank = attribution.diagnostics.target_rank
+    unlikely = f" (rank {rank}, not predicted)" if isinstance(rank, int) and rank > 1 else ""
+    return f"Why {cut(' rather than '.join(named), 120)}{unlikely}?"
 
 
 def bare(token: str) -> str:
@@ -178,14 +185,20 @@ def score_formula(attribution: Attribution) -> str:
     options, parts = attribution.options, attribution.parts
     if attribution.method != "heta" or "gate" not in parts:
         return ""
-    weights = {name: options.get(option, 1) for name, option in WEIGHTS.items() if name in parts}
+    weights = {part_name(attribution, name): options.get(of, 1) for name, of in WEIGHTS.items() if name in parts}
+    gate = [] if (parts["gate"] == 1).all() else ["gate"]
     if options.get("combine") == "geometric":
-        factors = [f"{name}^{weight / sum(weights.values()):.4g}" for name, weight in weights.items()]
-        return " × ".join(["score = gate", *factors]) + ", with the sign of information" * attribution.signed
+        factors = gate + [f"{name}^{weight / sum(weights.values()):.4g}" for name, weight in weights.items()]
+        return f"score = {' × '.join(factors)}" + ", with the sign of information" * attribution.signed
     if options.get("variant") in ("hessian_only", "kl_only"):
         weights = dict.fromkeys(weights, 1)
     terms = [name if weight == 1 else f"{weight:.4g} × {name}" for name, weight in weights.items()]
-    factor = f" × ({' + '.join(terms)})" if len(terms) > 1 else "".join(f" × {term}" for term in terms)
+    added = [f"({' + '.join(terms)})"] if gate and len(terms) > 1 else [" + ".join(terms)] if terms else []
     balance = options.get("balance", "none")
     divided = f", where balance={balance!r} divides each part by its {balance} in the context" * (balance != "none")
-    return f"score = gate{factor}{divided}"
+    return f"score = {' × '.join(gate + added)}{divided}"
+
+
+def part_name(attribution: Attribution, name: str) -> str:
+    """Return what a part holds: a variant of HETA has squared gradients in the place of the curvature."""
+    return "squared gradient" if name == "curvature" and attribution.options.get("variant") == "gs" else name

@@ -232,6 +232,9 @@ ESCAPES = {
     " ": r"\ ",  # TeX reads several spaces as a single space
     "\n": r"\hetanewline{}",
     "\t": ARROW,
+    "→": ARROW,
+    "⏎": r"\hetanewline{}",  # how views write white space alone
+    **dict.fromkeys("␣⍽", r"\textvisiblespace{}"),
     **{character: f"\\{character}" for character in "{}$&#_%"},
 }
 HEAD = r"""% In the preamble: \usepackage{xcolor}
@@ -268,7 +271,7 @@ def latex_of(shown: ColouredText) -> str:
             HEAD.replace("ABOVE", tint(BLUE).numbers).replace("BELOW", tint(ORANGE).numbers),
             f"\\textbf{{{escaped(shown.title)}}}\\par\\smallskip\n",
             "".join(_boxes(shown)).removesuffix("\\newline\n"),
-            f"%\n\\hetaspace{{}}{escaped(shown.answer).replace('→', ARROW)}%\n" if shown.answer else "",
+            f"%\n\\hetaspace{{}}{escaped(shown.answer)}%\n" if shown.answer else "",
             "\\par\\smallskip\n",
             f"{{\\footnotesize {_caption(shown)}%\n",
             *(f"\\par {escaped(note)}%\n" for note in shown.notes),

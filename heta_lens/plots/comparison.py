@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import isnan
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
@@ -24,28 +24,26 @@ from heta_lens.span_attribution import SpanAttribution
 Named: TypeAlias = Mapping[str, Attribution | SpanAttribution]
 
 
-def compare(
-    attributions: Iterable[Attribution | SpanAttribution], *, names: Iterable[str] | None = None, special: bool = False
-) -> View:
+def compare(attributions: Named | Iterable[Attribution | SpanAttribution], *, special: bool = False) -> View:
     """Return attributions of one text one below another, each on a scale of its own, with a table of shares and ranks.
 
-    The names are the methods, with the options that differ between attributions of one method, unless ``names`` is
-    given. A span shows the sums over all targets. Beside a page the view can be saved as a figure (``.png``, ``.svg``,
-    ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``). A switch shows special tokens and a chat
-    template's; with ``special=True`` the page starts with these tokens.
+    The names are the keys of a dict, ``{"before": one, "after": other}``. Without a dict, the names are the methods,
+    with the options that differ between attributions of one method. A span shows the sums over all targets. Beside a
+    page the view can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers
+    (``.csv``, ``.json``). A switch shows special tokens and a chat template's; with ``special=True`` the page starts
+    with these tokens.
     """
-    given = [*attributions]
-    chosen = names_of([own.summed for own in given]) if names is None else [*names]
-    if len({*chosen}) != len(given) or len(chosen) != len(given):
-        raise ValueError(f"names={chosen!r} must be {len(given)} different names, one per attribution")
-    named = dict(zip(chosen, given, strict=True))
+    named = cast(Named, attributions) if isinstance(attributions, Mapping) else by_name([*attributions])
     check_comparable(named)
     summed = {name: result.summed for name, result in named.items()}
-    values = [Values(name, scored.scores, scored.standard_errors.get("scores")) for name, scored in summed.items()]
+    values = [
+        Values(name, own.scores, own.standard_errors.get("scores"), "signed" if own.signed else "no direction")
+        for name, own in summed.items()
+    ]
     questions = "; ".join(dict.fromkeys(map(question, summed.values())))
     title = f"{', '.join(named)}: {questions}"
     notes = [f"{name}: {'; '.join(result.notes)}" for name, result in named.items()]
-    text, by_size = given[0].summed, ranked_by_size(named)
+    text, by_size = next(iter(summed.values())), ranked_by_size(named)
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
     more = {"compare": True, "by_size": by_size, "hint": HINT, "last": last_row(text), "special": special}
     more["agreement"] = agreement(named)
@@ -80,7 +78,7 @@ def agreement(named: Named) -> dict[str, Any]:
 def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[], str | bytes]]:
     def texts() -> list[ColouredText]:
         return [
-            replace(ColouredText.of(result, special=special), title=f"{name}: {question(result.summed)}")
+            replace(ColouredText.of(result, special=special), title=f"{name}: {headline(result.summed)}")
             for name, result in named.items()
         ]
 
@@ -129,6 +127,10 @@ def _difference(first: Attribution, other: Attribution) -> str:
         if (position, token) != (position_too, token_too):
             return f"at position {position}, {token!r} in the first and {token_too!r} in the second"
     return "" if len(first) == len(other) else f"{len(first)} tokens in the first and {len(other)} in the second"
+
+
+def by_name(attributions: Sequence[Attribution | SpanAttribution]) -> Named:
+    return dict(zip(names_of([own.summed for own in attributions]), attributions, strict=True))
 
 
 def names_of(attributions: Sequence[Attribution]) -> list[str]:

@@ -10,20 +10,26 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
   const room = names => 12 + Math.ceil(Math.min(longest, Math.max(...names.map(name => pen.measureText(name).width))));
   const left = room(rows), top = room(columns);
   const short = name => pen.measureText(name).width <= longest ? name : `${name.slice(0, 30)}…`;
-  let cursor = [-1, -1], waiting = false;
+  let cursor = [-1, -1], waiting = false, wide = size, whole = [];
   sheet.append(canvas);
   box.replaceChildren(sheet);
-  const x = column => left + column * size - box.scrollLeft, y = row => top + row * size - box.scrollTop;
-  const paper = matchMedia("print"), whole = [left + size * columns.length + 2, top + size * rows.length + 2];
-  sheet.style.cssText = `width:${whole[0]}px;height:${whole[1]}px`;
+  const x = column => left + column * wide - box.scrollLeft, y = row => top + row * size - box.scrollTop;
+  const paper = matchMedia("print");
+  /** Few columns are wider, so that they take the room there is. */
+  const fit = () => {
+    wide = Math.min(40, Math.max(size, Math.floor((box.clientWidth - left - 2) / columns.length)));
+    whole = [left + wide * columns.length + 2, top + size * rows.length + 2];
+    sheet.style.cssText = `width:${whole[0]}px;height:${whole[1]}px`;
+  };
   const draw = () => {
+    if (!paper.matches || !whole.length) fit();
     const [width, height] = paper.matches ? whole : [Math.min(box.clientWidth, sheet.offsetWidth), Math.min(box.clientHeight || 480, sheet.offsetHeight)];
     const [above, below] = ["--pos", "--neg"].map(name => style.getPropertyValue(name));
     canvas.style.cssText = `width:${width}px;height:${height}px`;
     [canvas.width, canvas.height] = [width * ratio, height * ratio];
     pen.scale(ratio, ratio);
     pen.font = font;
-    const first = [Math.floor(box.scrollTop / size), Math.floor(box.scrollLeft / size)];
+    const first = [Math.floor(box.scrollTop / size), Math.floor(box.scrollLeft / wide)];
     const inside = (from, end, length, at) => Array.from({ length: length - from }, (_, place) => place + from).filter(place => at(place) < end);
     const down = inside(first[0], height, rows.length, y), across = inside(first[1], width, columns.length, x);
     pen.save();
@@ -33,11 +39,11 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
     for (const row of down) for (const column of across) {
       const number = value(row, column), depth = Math.min(1, Math.abs(number) / deepest(row));
       pen.fillStyle = `rgb(${number < 0 ? below : above} / ${Math.min(.06, 2.5 * depth) + .94 * depth})`;
-      pen.fillRect(x(column), y(row), size - 1, size - 1);
+      pen.fillRect(x(column), y(row), wide - 1, size - 1);
     }
     pen.strokeStyle = style.color;
-    if (cursor[0] >= 0) pen.strokeRect(left, y(cursor[0]) - .5, size * columns.length, size);
-    if (cursor[1] >= 0) pen.strokeRect(x(cursor[1]) - .5, top, size, size * rows.length);
+    if (cursor[0] >= 0) pen.strokeRect(left, y(cursor[0]) - .5, wide * columns.length, size);
+    if (cursor[1] >= 0) pen.strokeRect(x(cursor[1]) - .5, top, wide, size * rows.length);
     pen.restore();
     pen.fillStyle = style.color;
     pen.textBaseline = "middle";
@@ -48,10 +54,10 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
       pen.fillText(short(rows[row]), left - 6, y(row) + size / 2);
     }
     pen.textAlign = "left";
-    for (const column of across) if (x(column) >= left - size / 2) {
+    for (const column of across) if (x(column) >= left - wide / 2) {
       weight(column === cursor[1]);
       pen.save();
-      pen.translate(x(column) + size / 2, top - 6);
+      pen.translate(x(column) + wide / 2, top - 6);
       pen.rotate(-Math.PI / 2);
       pen.fillText(short(columns[column]), 0, 0);
       pen.restore();
@@ -63,7 +69,7 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
   };
   const cell = event => {
     const { left: from, top: over } = canvas.getBoundingClientRect();
-    const row = Math.floor((event.clientY - over - top + box.scrollTop) / size), column = Math.floor((event.clientX - from - left + box.scrollLeft) / size);
+    const row = Math.floor((event.clientY - over - top + box.scrollTop) / size), column = Math.floor((event.clientX - from - left + box.scrollLeft) / wide);
     const inside = event.clientY - over >= top && event.clientX - from >= left && row < rows.length && column < columns.length;
     return inside ? [row, column] : null;
   };
@@ -82,7 +88,7 @@ const heat = (box, { rows, columns, value, deepest, point, leave, pick, release 
     if (event.key === "Escape") return release();
     if (event.key === "Enter") return cursor[0] >= 0 && pick(...cursor);
     const [row, column] = [0, 1].map(at => Math.max(0, Math.min([rows, columns][at].length - 1, Math.max(0, cursor[at]) + (cursor[at] < 0 ? 0 : move[at]))));
-    box.scrollLeft = Math.min(column * size, Math.max(box.scrollLeft, (column + 1) * size + left - box.clientWidth));
+    box.scrollLeft = Math.min(column * wide, Math.max(box.scrollLeft, (column + 1) * wide + left - box.clientWidth));
     box.scrollTop = Math.min(row * size, Math.max(box.scrollTop, (row + 1) * size + top - box.clientHeight));
     point(row, column);
   };

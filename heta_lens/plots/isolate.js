@@ -5,15 +5,20 @@ const isolate = () => {
   if (!host || host.shadowRoot) return null;
   const view = host.firstElementChild;
   host.attachShadow({ mode: "open" }).append(view);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
+    if (!host.isConnected) {  // a later view took its place
+      themed.disconnect();
+      return dark.removeEventListener("change", theme);
+    }
     const [red, green, blue] = getComputedStyle(host).color.match(/[\d.]+/g).map(Number);
     view.classList.toggle("dark", .2126 * red + .7152 * green + .0722 * blue > 128);
   };
-  theme();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
   // A notebook or a site changes its theme by an attribute, and its colours may take a moment to follow.
   const themed = new MutationObserver(() => [0, 400].forEach(wait => setTimeout(theme, wait)));
+  dark.addEventListener("change", theme);
   for (const page of [document.documentElement, document.body]) themed.observe(page, { attributes: true });
+  theme();
   view.classList.add("live");
   return view;
 };

@@ -17,19 +17,24 @@ from torch.nn.functional import pad
 from heta_lens._util.html_view import View, html_from
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import Predicted, headline, kicker, predicted, score_formula
+from heta_lens.plots.attribution_text import Predicted, headline, kicker, part_name, predicted, score_formula
 from heta_lens.plots.coloured_text import latex, token_figure
 from heta_lens.plots.figures import exports_of
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
 MEANINGS = {
-    "score": "how much the prediction depends on each token, for or against the target",
+    "score": "how much the prediction depends on each token, no direction",
     "signed": "how far each token speaks for the target, or against it",
     "gate": "the share of the attention-weighted value flow that comes from this token (M)",
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
+    "squared gradient": "how steeply the prediction changes with this embedding (G, in place of the curvature S)",
     "information": "how far the prediction moves when this embedding is masked, in nats (I)",
 }
+ADDED_UP = (
+    "the scores of the prompt's tokens, added up over {} targets: a target with high scores counts more; click a "
+    "target for its own scores"
+)
 HINT = "Point at a token, or move with the arrow keys. A click or Enter pins it, Escape unpins it."
 SPAN_HINT = (
     "Targets are outlined. Click a target to see which tokens it depends on, or choose “the targets of a source” and "
@@ -90,17 +95,19 @@ def score_values(attribution: Attribution) -> list[Values]:
     meaning = MEANINGS["signed" if attribution.signed else "score"]
     scores = Values("score", attribution.scores, errors.get("scores"), meaning)
     parts = [(name, part) for name, part in attribution.parts.items() if (part != part[0]).any()]
-    return [scores, *(Values(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in parts)]
+    named = ((part_name(attribution, name), part, errors.get(name)) for name, part in parts)
+    return [scores, *(Values(name, part, error, MEANINGS.get(name, "")) for name, part, error in named)]
 
 
 def span_values(span: SpanAttribution) -> list[Values]:
     """Return the sums over all targets, through the reasoning if the span was followed, and the sums of the parts."""
     rows = {"through the reasoning": span.through} if span.reasoning else {}
     rows["all targets"] = span.total
-    meanings = {}
+    meanings = {"all targets": ADDED_UP.format(len(span.steps))}
     for name in _common_parts(span):
         rows[name] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
-        meanings[name] = f"{MEANINGS.get(name, name)}; added up over the targets, as the scores are"
+        meaning = MEANINGS.get(part_name(span.summed, name), name)
+        meanings[name] = f"{meaning}; added up over the targets, as the scores are"
     count = len(span.tokens)
     return [Values(name, pad(row, (0, count - len(row))), meaning=meanings.get(name, "")) for name, row in rows.items()]
 
@@ -145,7 +152,7 @@ def _common_parts(span: SpanAttribution) -> list[str]:
     return [name for name in common if any((step.parts[name] != step.parts[name][0]).any() for step in steps)]
 
 
-def packed(values: Tensor | Sequence[float], kind: str = "<f4") -> str:
+def packed(values: Tensor | Sequence[int | float], kind: str = "<f4") -> str:
     """Return numbers in base64, in 32 bits each (or 16, for ``<u2``); a page makes the same numbers again."""
     numbers = torch.as_tensor(values, dtype=torch.float32).detach().cpu().numpy()
     return b64encode(numbers.astype(kind).tobytes()).decode()

@@ -100,21 +100,20 @@
   const sinkOf = values => data.first.find(row => Math.abs(values[row]) > total(values.map(Math.abs)) / 4);
   /** A view added up over tokens, words, sentences or messages; what is hidden has no rank, and no part in the scale. */
   const summed = view => {
-    const of = units[state.unit], [sums, sizes, visible] = [0, 0, false].map(empty => Array(state.members.length).fill(empty));
+    const of = units[state.unit], [sums, visible] = [0, false].map(empty => Array(state.members.length).fill(empty));
     const whole = total(view.values.map(Math.abs)) || 1;
     let hiddenSize = 0;
     view.values.forEach((value, row) => {
       sums[of[row]] += value;
-      sizes[of[row]] += Math.abs(value);
       if (hidden(row)) hiddenSize += Math.abs(value);
       else visible[of[row]] = true;
     });
     const order = sums.map((_, unit) => unit).filter(unit => visible[unit]).sort((a, b) => height(sums[b]) - height(sums[a]) || a - b);
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
-    const share = unit => sizes[unit] / whole, first = of[sinkOf(view.values)];
+    const share = unit => Math.abs(sums[unit]) / whole, first = of[sinkOf(view.values)];
     const scaled = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? order.filter(unit => unit !== first) : order;
     const most = Math.max(...order.map(unit => Math.abs(sums[unit])), 0), signed = order.some(unit => sums[unit] < 0);
-    return { view, sums, order, scaled, ranks, share, most, signed, deepest: deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
+    return { view, sums, order, scaled, ranks, share, most, signed, deepest: state.unit === "messages" ? most || 1 : deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
   };
   const errorOf = (result, unit) => {
     const [row, second] = state.unit === "tokens" ? state.members[unit] : [];
@@ -182,7 +181,7 @@
       paint(strip, result);
       strip.quiet.forEach(quiet => paintQuiet(quiet, result));
       strip.querySelectorAll(".role").forEach(head => share(head, result));
-      name?.replaceChildren(make("strong", result.view.name), make("span", [`deepest at ${round(result.deepest)}`, ...beyond(result)].join(" · ")));
+      name?.replaceChildren(make("strong", result.view.name), make("span", [result.view.what, `deepest at ${round(result.deepest)}`, ...beyond(result)].filter(Boolean).join(" · ")));
     });
     find(".scales").replaceChildren(...legend());
     table();
@@ -199,14 +198,14 @@
     chip.classList.toggle("last", rowsOf[place].includes(data.last));
     for (let end = chip.nextSibling; end?.nodeName === "BR"; end = end.nextSibling) end.hidden = off && chip.classList.contains("g");
   });
-  /** Of a message: how much its tokens hold, of all tokens in percent, and of those that are shown as a bar. */
+  /** Of a message: the size of its sum, of all tokens in percent, and of those that are shown as a bar. */
   const share = (head, result) => {
     const [, bar, text] = head.children, { values } = result.view;
     const own = values.filter((_, row) => units.messages[row] === +head.parentElement.dataset.message);
-    const held = total(own.map(Math.abs)) / (total(values.map(Math.abs)) || 1);
-    bar.style.setProperty("--w", held / (1 - result.hidden || 1));
+    const held = Math.abs(total(own)) / (total(values.map(Math.abs)) || 1);
+    bar.style.setProperty("--w", Math.min(1, held / (1 - result.hidden || 1)));
     bar.classList.toggle("n", total(own) < 0);
-    text.textContent = percent(held);
+    text.textContent = own.some(value => value) ? percent(held) : "";
   };
   const beyond = result => result.scaled.filter(unit => Math.abs(result.sums[unit]) > result.deepest * 1.0001).map(unit =>
     `${bareName(unit)} is ${round(result.sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
@@ -216,7 +215,7 @@
     const against = !several && signed && !first.order.some(unit => first.sums[unit] > 0);
     const end = round(first.deepest), ramp = make("span", "", { class: `ramp${against ? " against" : signed ? " both" : ""}` });
     const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
-    const [low, high] = several ? [signed ? "against" : "0", signed ? "for" : "deepest"] : [signed ? `against −${end}` : "0", against ? "0" : `${end}${signed ? " for" : ""}`];
+    const [low, high] = several ? [signed ? "against" : "0", signed ? `for${data.by_size ? ", or no direction" : ""}` : "deepest"] : [signed ? `against −${end}` : "0", against ? "0" : `${end}${signed ? " for" : ""}`];
     line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
     const notes = several ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"] : [first.view.what, ...beyond(first), hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
     if (notes.length) line.append(make("small", notes.join(" · ")));
@@ -327,14 +326,16 @@
     if (data.compare) return agreement();
     const [result] = state.results, order = bySize(result).filter((unit, at) => at < 6 && (!at || result.share(unit) >= .005));
     const rows = make("div", "", { class: "rows" });
-    order.forEach(unit => {
-      const row = line(bareName(unit).replace(/^“(.*)”$/, "$1"), result, unit, percent(result.share(unit)));
+    const names = order.map(unit => bareName(unit).replace(/^“(.*)”$/, "$1"));
+    order.forEach((unit, at) => {
+      const repeated = names.indexOf(names[at]) !== names.lastIndexOf(names[at]), sign = result.sums[unit] < 0 ? "−" : "";
+      const row = line(names[at] + (repeated ? ` at ${positions[state.members[unit][0]]}` : ""), result, unit, sign + percent(result.share(unit)));
       row.className = "pointed";
       row.onmouseover = () => state.pinned || point(chipsOf(unit)[0]);
       row.onclick = () => pin(chipsOf(unit)[0]);
       rows.append(row);
     });
-    return [make("h3", `Highest of ${result.order.length} ${state.unit}: ${result.view.name}`), rows, make("p", data.hint, { class: "hint" })];
+    return [make("h3", `Highest of ${result.order.length} ${state.unit}: ${result.view.name}, in % of all`), rows, make("p", data.hint, { class: "hint" })];
   };
   const agreement = () => {
     const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });

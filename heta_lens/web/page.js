@@ -7,7 +7,7 @@
   const quoted = text => `“${text.trim() || text}”`;
 
   /** The question, which a reload asks again; ``explanations`` has the results by method. */
-  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "heta"], shown: "fast", tokens: 20 };
+  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "careful", "heta"], shown: "fast", tokens: 20 };
   const explanations = new Map();
   let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
@@ -153,11 +153,11 @@
   const explain = (methods, before = null, remember = true) => start(async signal => {
     methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
     running = new Set(methods);
-    $("#view").classList.toggle("stale", !explanations.size);
     save();
     $("#why").hidden = false;
-    $("#what-if").hidden = state.at === null;
+    drawForms();
     if (!methods.includes(state.shown) && !explanations.has(state.shown)) state.shown = methods[0];
+    $("#view").classList.toggle("stale", !explanations.has(state.shown));
     drawTabs();
     try {
       await receive({ question: question(), methods, remember }, signal);
@@ -166,7 +166,7 @@
         Object.assign(state, { at: before.at, target: before.target });
         before.results.forEach(([name, result]) => explanations.set(name, result));
         $("#view").classList.remove("stale");
-        $("#what-if").hidden = state.at === null;
+        drawForms();
         drawAnswer();
         save();
       }
@@ -177,7 +177,7 @@
   const receive = async (body, signal) => {
     for await (const message of post("explain", body, signal)) {
       const { method, html, whole, waiting, done, runs } = message;
-      if (!html) say(`${method}: ${waiting ? "waiting for the model, which another tab uses" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
+      if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
       else if (state.methods.includes(method)) {
         explanations.set(method, message);
         if (whole) running.delete(method);
@@ -213,7 +213,11 @@
       const status = running.has(name) ? known ? "few probes …" : "…" : known ? (known.whole ? "" : "few probes") : "not run";
       tab.append(" ", make("small", [known?.seconds && `${known.seconds.toFixed(1)} s`, status].filter(Boolean).join(" · ")));
       tab.disabled = !known && running.has(name);
-      tab.onclick = () => { if (known) show(name); if (!known?.whole && !running.has(name)) explain([name]); };
+      tab.onclick = () => {
+        if (known) show(name);
+        else state.shown = name;
+        if (!known?.whole && !running.has(name)) explain([name]);
+      };
       if (state.methods.length === 1) return make("span", "", {}, tab);
       const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
       close.onclick = () => {
@@ -253,7 +257,7 @@
   const form = $("#what-if form"), fields = form.elements;
   const pin = (positions, text) => {
     pinned = { positions, text };
-    $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : "Click a token of the prompt above, and choose what happens to it.";
+    $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : form.hidden ? "Click a single token of the answer to ask what would change it." : "Click a token of the prompt above, and choose what happens to it.";
     form.querySelector("[type=submit]").disabled = !positions.length;
     if (!positions.length) $("#outcome").replaceChildren();
   };
@@ -277,7 +281,7 @@
       } catch (error) {
         $("#outcome").replaceChildren(make("p", error.message, { class: "error" }));
       }
-      if (signal.aborted) $("#outcome").replaceChildren();
+      if (signal.aborted && signal === request.signal) $("#outcome").replaceChildren();  // not if a later one runs
     });
     if (alone && unfinished.length) explain(unfinished);
   };
@@ -306,8 +310,9 @@
   const [other, activation] = $$("#target form");
   other.onsubmit = event => {
     event.preventDefault();
-    const { text, against } = other.elements;
-    ask(state.at, text.value ? { text: spaced(text.value), against: against.value ? spaced(against.value) : null } : null);
+    const { text, against } = other.elements, wanted = text.value ? spaced(text.value) : state.written[state.at]?.text;
+    if (against.value && !wanted) return say("Write the other token too: the answer has none at this position.", true);
+    ask(state.at, text.value || against.value ? { text: wanted, against: against.value ? spaced(against.value) : null } : null);
   };
   activation.onsubmit = async event => {
     event.preventDefault();
@@ -316,6 +321,13 @@
     const bytes = file && new Uint8Array(await file.arrayBuffer());
     const packed = bytes ? btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join("")) : null;
     ask(state.at, { hook: hook.value, head: whole(head), index: whole(index), direction: packed });
+  };
+
+  /** A whole answer has no single position at which to change the prompt or to explain another token. */
+  const drawForms = () => {
+    $("#what-if").hidden = false;
+    form.hidden = other.hidden = state.at === null;
+    if (!pinned.positions.length) pin([], "");  // the hint depends on what is explained
   };
 
   // ---------------------------------------------------------------------------------------------------------- history
@@ -340,8 +352,8 @@
     drawPrompt();
     drawAnswer();
     $("#why").hidden = false;
-    $("#what-if").hidden = at === null;
     pin([], "");
+    drawForms();
     show(method);
   };
 

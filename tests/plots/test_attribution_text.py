@@ -127,6 +127,7 @@ NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
 def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
     """What the formula says, worked out from its text alone."""
     right = formula.removeprefix("score = ").partition(", where")[0].replace("×", "*").replace("^", "**")
+    right = right.replace("squared gradient", "curvature")
     assert re.fullmatch(rf"(?:gate|curvature|information|{NUMBER}|[ ()+*/])+", right)
     return eval(right, {"__builtins__": {}}, dict(parts))
 
@@ -141,7 +142,8 @@ def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
         ({"variant": "transition_only"}, "score = gate"),
         ({"beta": 0}, "score = gate × 0.5 × information"),
         ({"combine": "geometric", "gamma": 1.5}, r"score = gate × curvature\^0.25 × information\^0.75"),
-        ({"variant": "no_gate"}, r"score = gate × \(0.5 × curvature \+ 0.5 × information\)"),
+        ({"variant": "no_gate"}, r"score = 0.5 × curvature \+ 0.5 × information"),
+        ({"variant": "gs", "combine": "geometric"}, r"score = gate × squared gradient\^0.5 × information\^0.5"),
         *(
             (
                 {"balance": balance},

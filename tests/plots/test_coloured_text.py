@@ -228,9 +228,11 @@ def test_every_token_has_its_colour_and_its_text() -> None:
 def test_it_compiles(engine: str, tmp_path: Path) -> None:
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
+    blank = [latex(attribution(target_text=text)) for text in ("\n", "  ", "\t", "\N{NO-BREAK SPACE}")]
     source = "\\documentclass{article}\\usepackage{xcolor}\\begin{document}%s\\end{document}"
     (tmp_path / "page.tex").write_text(
-        source % "\n\nText.\n\n".join([latex(hostile_in_latex(), marked=range(4)), latex(span_with_line_end())]),
+        source
+        % "\n\nText.\n\n".join([latex(hostile_in_latex(), marked=range(4)), latex(span_with_line_end()), *blank]),
         encoding="utf-8",
     )
     options = ["-halt-on-error", "-interaction=nonstopmode"]

@@ -20,8 +20,8 @@ def test_every_attribution_is_there_with_its_scores() -> None:
 
 
 def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
-    made = [written(TOKENS, [0.0, 2.0, 3.0]), written(TOKENS, [0.0, 20.0, 30.0])]
-    tex = heta_lens.compare(made, names=["before", "after"]).save(tmp_path / "x.tex").read_text(encoding="utf-8")
+    made = {"before": written(TOKENS, [0.0, 2.0, 3.0]), "after": written(TOKENS, [0.0, 20.0, 30.0])}
+    tex = heta_lens.compare(made).save(tmp_path / "x.tex").read_text(encoding="utf-8")
     before, after = tex.split(r"\par\medskip")
     for part, name, end in ((before, "before", 3), (after, "after", 30)):
         assert part.count(r"\begingroup") == part.count(r"\endgroup") == 1 == part.count(rf"\textbf{{{name}:")
@@ -52,7 +52,7 @@ def test_agreement_is_the_mean_rank_correlation_of_all_pairs_without_special_tok
     ]
     constant = written([*TOKENS, " d"], [1.0] * 4, special=special)
     assert agreement({"a": one, "b": constant})["value"] is None, "it has no order"
-    assert data(heta_lens.compare([one, same], names=["a", "b"]))["agreement"]["value"] == pytest.approx(1)
+    assert data(heta_lens.compare({"a": one, "b": same}))["agreement"]["value"] == pytest.approx(1)
 
 
 def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
 
 def test_special_tokens_are_left_out_of_all_that_are_compared() -> None:
     special = torch.tensor([True, False, False])
-    made = [written(TOKENS, [9.0, 2.0, 3.0], special=special), written(TOKENS, [5.0, 1.0, 2.0], special=special)]
-    view = heta_lens.compare(made, names=["before", "after"])
+    one, other = (written(TOKENS, scores, special=special) for scores in ([9.0, 2.0, 3.0], [5.0, 1.0, 2.0]))
+    view = heta_lens.compare({"before": one, "after": other})
     assert data(view)["hidden"] == [0] and data(view)["special"] is False and data(view)["last"] == 2
     assert "(first token, special) holds 64% of the score" in view.fragment
-    assert data(heta_lens.compare(made, names=["a", "b"], special=True))["special"] is True
+    assert data(heta_lens.compare([one, other], special=True))["special"] is True
 
 
 @pytest.mark.parametrize(

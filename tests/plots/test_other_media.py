@@ -33,7 +33,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., A
 
 def span(count: int) -> SpanAttribution:
     tokens = [f" word{number}" for number in range(count)]
-    steps = [browser.written(tokens[:end], [*range(end)]) for end in range(count - 4, count)]
+    steps = [browser.written(tokens[:end], [*map(float, range(end))]) for end in range(count - 4, count)]
     return SpanAttribution(tuple(steps), tuple(tokens))
 
 
