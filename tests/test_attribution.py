@@ -81,6 +81,7 @@ def test_a_span_has_the_tokens_that_show_in_it():
     assert attribution().by_spans([(start, start + 7)]) == [("cat sat", 6.0, (2, 3, 4))]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_stays_keeps_its_scores_parts_and_standard_errors():
     whole, shown = uncertain(), uncertain().without([1, 4])
     stays = [0, 2, 3, 5]

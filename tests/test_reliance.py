@@ -65,7 +65,7 @@ def test_the_answer_may_be_given(answer: Any) -> None:
 
 def test_places_mean_what_the_passage_does() -> None:
     places = PASSAGE, (1, 9), (-29, np.int64(-21))
-    by_text, *others = (context_reliance(demo(), STORY, where, torch.tensor(1)) for where in places)
+    by_text, *others = (context_reliance(demo(), STORY, where, 1) for where in places)
     for by_place in others:
         assert by_text.context == by_place.context and torch.equal(by_text.divergences, by_place.divergences)
     assert by_text.start == 30

@@ -21,8 +21,15 @@ from heta_lens.evaluation.run_database import RUN, Record
 from heta_lens.evaluation.statistics import corrected
 
 METRICS = {
-    "dsa": {"title": "Sentence share", "better": "more", "low": -1, "high": 1, "cost": "nothing", "aggregate": "mean"},
-    "error": {"title": "Error", "better": "less", "low": 0, "high": None, "aggregate": "mean"},
+    "dsa": {
+        "title": "Sentence share",
+        "better": "more",
+        "low": -1.0,
+        "high": 1.0,
+        "cost": "nothing",
+        "aggregate": "mean",
+    },
+    "error": {"title": "Error", "better": "less", "low": 0.0, "high": None, "aggregate": "mean"},
     "bias": {"title": "Bias", "better": "nearer 0", "aggregate": "mean", "variant": "of sums", "source": "ours."},
     "soft_nc": {"title": "Soft-NC", "better": "more", "aggregate": "log_ratio"},
     "absent": {"title": "", "better": "more", "aggregate": "mean"},

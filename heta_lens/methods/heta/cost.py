@@ -15,7 +15,7 @@ from heta_lens.prediction.rerun import TAIL
 GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 
 
-def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Prediction]) -> tuple[Work, float]:
+def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Prediction]) -> tuple[Work, int | float]:
     """Count the runs that lie ahead, and the positions in them, in forwards of a single position.
 
     Predictions share masked forwards, and the longest is the last. If tokens may stop early, the counts are upper
