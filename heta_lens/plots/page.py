@@ -103,7 +103,8 @@ def span_values(span: SpanAttribution) -> list[Values]:
     """Return the sums over all targets, through the reasoning if the span was followed, and the sums of the parts."""
     rows = {"through the reasoning": span.through} if span.reasoning else {}
     rows["all targets"] = span.total
-    meanings = {"all targets": ADDED_UP.format(len(span.steps))}
+    own = MEANINGS["signed" if span.summed.signed else "score"]
+    meanings = {"all targets": ADDED_UP.format(len(span.steps)) if len(span.steps) > 1 else own}
     for name in _common_parts(span):
         rows[name] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
         meaning = MEANINGS.get(part_name(span.summed, name), name)
