@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.attributions import SCORES, of_chat, printed
+from helpers.attributions import SCORES, of_chat, printed, uncertain
 from helpers.attributions import attribution as plain
 from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
 from heta_lens import plots
@@ -21,6 +21,7 @@ from heta_lens.plots.page import (
     cells,
     heat,
     page,
+    score_values,
     span_values,
 )
 from heta_lens.plots.page import packed_matrix as matrix
@@ -77,7 +78,16 @@ def test_the_question_and_the_prediction_are_read_without_spaces_and_options() -
     assert (shown.targets, shown.others) == ([("x", "36.8% · rank 2")], [("⏎", "60.7%")])
     value = written(["a"], target=len, target_text="len", diagnostics=Diagnostics.of({"target_value": 2.5}))
     assert predicted(value).targets == [("len", "2.5")] and headline(value) == "Why len(logits)?"
+    unlikely = written(["a"], diagnostics=Diagnostics.of({"target_rank": 11, "target_log_prob": -9.0}))
+    assert headline(unlikely) == "Why “x” (rank 11, not predicted)?"
     assert predicted(written(["a"])) == ([("x", "")], [])
+
+
+def test_presets_are_named_and_a_squared_gradient_is_not_called_curvature() -> None:
+    options = {"variant": "gs", "combine": "geometric", "gate": "none"}
+    made = uncertain(options=options, diagnostics=Diagnostics.of({"chosen": options}))
+    assert kicker(made) == "careful" and made.title == "careful: why ' down'?"
+    assert [value.name for value in score_values(made)] == ["score", "squared gradient", "information"]
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
