@@ -210,7 +210,7 @@ def test_scores_are_the_scores_of_attribute_from_one_cache_per_prompt(
 def test_interrupted_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attributed(tmp_path / "whole", 3)
     method, calls = heta_lens.METHODS["input_x_gradient"], []
-    explain = method.explain
+    explain = method.explain_together
 
     def stopped(self: Any, *given: Any) -> Any:
         calls.append(1)
@@ -218,7 +218,7 @@ def test_interrupted_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
         return explain(self, *given)
 
-    monkeypatch.setattr(method, "explain", stopped)
+    monkeypatch.setattr(method, "explain_together", stopped)
     with pytest.raises(KeyboardInterrupt):
         attributed(tmp_path / "cut", 3)
     assert len(heta_lens.load_scores(tmp_path / "cut")) == 3

@@ -217,7 +217,7 @@ def test_an_explanation_of_another_model_is_not_gone_on_with(demo: Any, story: s
     weights += 1
     try:
         (line,) = lines(running, "history/1", {})
-        assert line["error"].startswith("this explanation is of heta_lens demo (")
+        assert line["error"].startswith("this explanation is of ")
     finally:
         weights -= 1
         running.stop()
