@@ -3,6 +3,7 @@
 import functools
 import os
 import random
+import signal
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,9 @@ from helpers.attributions import N
 # that tests start inherit this.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+# A job in a shell's background ignores Ctrl-C, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CANONICAL = {"bridge-gpt2", "bridge-llama", "bridge-native", "hooked-gpt2"}
 """The kinds of model that stand for all others but in `make test-all`: each test meets one of them."""

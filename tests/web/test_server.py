@@ -274,14 +274,17 @@ def test_the_command_prints_an_address_and_ctrl_c_ends_it(story: str) -> None:
     command = [sys.executable, "-m", "heta_lens", "app", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    assert httpx.get(address).status_code == 200
-    with httpx.stream("POST", address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
-        told = reply.iter_lines()
-        next(told)
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+    try:
+        address = process.stdout.readline().strip()
+        assert httpx.get(address).status_code == 200
+        with httpx.stream("POST", address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
+            told = reply.iter_lines()
+            next(told)
+            begun = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert time.monotonic() - begun < 10 and process.returncode == 0 and output == ""
     assert "Traceback" not in errors
 
@@ -328,7 +331,7 @@ def test_any_text_in_any_place_is_a_sentence_or_an_answer(running: App, story: s
         path, asked = injected(where, text, story)
         with httpx.stream("POST", running.address + path, content=json.dumps(asked), timeout=60) as response:
             told = [json.loads(line) for line in response.iter_lines()]
-        assert told and all("error" in line or {"result", "drop"} & line.keys() for line in told), (where, text)
+        assert told and {"error", "result", "drop"} & told[-1].keys(), (where, text)  # progress may come before
     assert not hooked(running.answers.model)
 
 
