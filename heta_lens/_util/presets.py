@@ -38,7 +38,7 @@ def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict
     return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
 
 
-def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def as_preset(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the preset with these options and the remaining options, or the method unchanged."""
     for name, preset in PRESETS.items():
         if preset.method == method and preset.options.items() <= options.items():

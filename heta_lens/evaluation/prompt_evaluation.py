@@ -21,7 +21,7 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
-from heta_lens._util.presets import method_and_options, named
+from heta_lens._util.presets import as_preset, method_and_options
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
@@ -121,7 +121,7 @@ class ReadyMethod:
     @property
     def label(self) -> str:
         """The name and the chosen options as on the command line, or the name of a preset."""
-        name, options = named(self.method.name, chosen(self.method))
+        name, options = as_preset(self.method.name, chosen(self.method))
         return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
 
     @property

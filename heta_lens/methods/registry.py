@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
-from heta_lens._util.presets import PRESETS, method_and_options, named
+from heta_lens._util.presets import PRESETS, as_preset, method_and_options
 from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
 from heta_lens.prediction.prediction import Prediction
@@ -151,7 +151,7 @@ METHODS = MethodRegistry()
 # -------------------------------------------------------------------------------------------------------------- presets
 def as_written(method: str, options: Mapping[str, Any]) -> str:
     """Write a preset or method with its options; HETA by its options alone."""
-    name, options = named(method, options)
+    name, options = as_preset(method, options)
     return written(options, "" if name == "heta" else name)
 
 

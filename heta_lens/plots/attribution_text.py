@@ -7,7 +7,7 @@ from jaxtyping import Float
 from rich.cells import set_cell_size
 from torch import Tensor
 
-from heta_lens._util.presets import named
+from heta_lens._util.presets import as_preset
 from heta_lens._util.target_kinds import Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
@@ -64,7 +64,7 @@ def question(attribution: Attribution) -> str:
 
 def _name(attribution: Attribution) -> tuple[str, dict[str, Any]]:
     """Return the method or preset, and further options."""
-    return named(attribution.method, attribution.diagnostics.chosen or {})
+    return as_preset(attribution.method, attribution.diagnostics.chosen or {})
 
 
 def kicker(attribution: Attribution) -> str:
@@ -80,10 +80,10 @@ def headline(attribution: Attribution) -> str:
     if callable(target):
         return f"Why {described(target, texts)}?"
     both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
-    named = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
+    written = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
     rank = attribution.diagnostics.target_rank
     unlikely = f" (rank {rank}, not predicted)" if isinstance(rank, int) and rank > 1 else ""
-    return f"Why {cut(' rather than '.join(named), 120)}{unlikely}?"
+    return f"Why {cut(' rather than '.join(written), 120)}{unlikely}?"
 
 
 def bare(token: str) -> str:
@@ -117,7 +117,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     removed = known.left_out or 0
     unknown = ", ".join(map(str, known.unknown or ()))
     shares = known.share or {}
-    terms = [f"{percent(part)} {name}" for name, part in shares.items()]
+    terms = [f"{percent(part)} {part_name(attribution, name)}" for name, part in shares.items()]
     told = len(shares) > 1 and not any(map(isnan, shares.values()))
     unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
     possible = [

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import pandas as pd
 
 from heta_lens._util.html_view import View
-from heta_lens._util.presets import named as as_preset
+from heta_lens._util.presets import as_preset
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation

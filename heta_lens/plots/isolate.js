@@ -5,18 +5,17 @@ const isolate = () => {
   if (!host || host.shadowRoot) return null;
   const view = host.firstElementChild;
   host.attachShadow({ mode: "open" }).append(view);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  // Listeners must not keep a view that another has replaced; a notebook may also take a view out and put it back.
+  const shown = new WeakRef(view);
   const theme = () => {
-    if (!host.isConnected) {  // a later view took its place
-      themed.disconnect();
-      return dark.removeEventListener("change", theme);
-    }
-    const [red, green, blue] = getComputedStyle(host).color.match(/[\d.]+/g).map(Number);
+    const view = shown.deref();
+    if (!view?.isConnected) return;
+    const [red, green, blue] = getComputedStyle(view.getRootNode().host).color.match(/[\d.]+/g).map(Number);
     view.classList.toggle("dark", .2126 * red + .7152 * green + .0722 * blue > 128);
   };
   // A notebook or a site changes its theme by an attribute, and its colours may take a moment to follow.
   const themed = new MutationObserver(() => [0, 400].forEach(wait => setTimeout(theme, wait)));
-  dark.addEventListener("change", theme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
   for (const page of [document.documentElement, document.body]) themed.observe(page, { attributes: true });
   theme();
   view.classList.add("live");

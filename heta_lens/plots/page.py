@@ -23,9 +23,11 @@ from heta_lens.plots.figures import exports_of
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
+CONTROLS = ("random", "recency")
 MEANINGS = {
     "score": "how much the prediction depends on each token, no direction",
     "signed": "how far each token speaks for the target, or against it",
+    "control": "a control: these scores do not depend on the model",
     "gate": "the share of the attention-weighted value flow that comes from this token (M)",
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
     "squared gradient": "how steeply the prediction changes with this embedding (G, in place of the curvature S)",
@@ -92,19 +94,23 @@ class Values(NamedTuple):
 def score_values(attribution: Attribution) -> list[Values]:
     """Return the scores and the parts of the scores, with their standard errors."""
     errors = attribution.standard_errors
-    meaning = MEANINGS["signed" if attribution.signed else "score"]
-    scores = Values("score", attribution.scores, errors.get("scores"), meaning)
+    scores = Values("score", attribution.scores, errors.get("scores"), meaning_of(attribution))
     parts = [(name, part) for name, part in attribution.parts.items() if (part != part[0]).any()]
     named = ((part_name(attribution, name), part, errors.get(name)) for name, part in parts)
     return [scores, *(Values(name, part, error, MEANINGS.get(name, "")) for name, part, error in named)]
+
+
+def meaning_of(attribution: Attribution) -> str:
+    """Return what the scores say, in a line under the legend."""
+    return MEANINGS["control" if attribution.method in CONTROLS else "signed" if attribution.signed else "score"]
 
 
 def span_values(span: SpanAttribution) -> list[Values]:
     """Return the sums over all targets, through the reasoning if the span was followed, and the sums of the parts."""
     rows = {"through the reasoning": span.through} if span.reasoning else {}
     rows["all targets"] = span.total
-    own = MEANINGS["signed" if span.summed.signed else "score"]
-    meanings = {"all targets": ADDED_UP.format(len(span.steps)) if len(span.steps) > 1 else own}
+    several = len(span.steps) > 1
+    meanings = {"all targets": ADDED_UP.format(len(span.steps)) if several else meaning_of(span.summed)}
     for name in _common_parts(span):
         rows[name] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
         meaning = MEANINGS.get(part_name(span.summed, name), name)

@@ -89,7 +89,7 @@ class Prompt:
 
     @cached_property
     def model_facts(self) -> dict[str, Any]:
-        """Which model it is, and how its weights were processed."""
+        """The model's identity, and how its weights were processed."""
         return self.adapter.weight_processing | identity(self.adapter.model)
 
     @classmethod

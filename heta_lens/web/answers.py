@@ -265,10 +265,10 @@ class Answers:
         return sorted(rows, key=lambda row: -max(row["before"], row["after"]))
 
     def _score(self, result: Attribution, change: Change) -> dict[str, float]:
-        """Return the score of the changed tokens, and its share of all scores."""
+        """Return the score of the changed tokens, and its share of all scores, as in the view."""
         rows = [row for row, place in enumerate(result.positions.tolist()) if place in change.positions]
-        sizes = result.scores.abs()
-        return {"score": float(result.scores[rows].sum()), "share": float(sizes[rows].sum() / (sizes.sum() or 1))}
+        score = float(result.scores[rows].sum())
+        return {"score": score, "share": abs(score) / (float(result.scores.abs().sum()) or 1)}
 
     # -------------------------------------------------------------------------------------------------------- the model
     def _tokenized(self, question: Question) -> Tokenized:

@@ -90,6 +90,11 @@ def test_presets_are_named_and_a_squared_gradient_is_not_called_curvature() -> N
     assert [value.name for value in score_values(made)] == ["score", "squared gradient", "information"]
 
 
+def test_the_legend_says_what_scores_are() -> None:
+    for own, said in (({}, "no direction"), ({"signed": True}, "or against it"), ({"method": "random"}, "a control")):
+        assert said in score_values(written(["a", "b"], **own))[0].meaning
+
+
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
     hostile = "</div></script><script>alert(1)</script>\x1b[2J\u202e"
     view = plots.page(written([hostile, "<b>", "&amp;"], target_text=hostile, method=hostile), note=hostile)

@@ -188,6 +188,19 @@ def test_a_view_follows_a_dark_notebook_in_a_light_browser(tmp_path: Path) -> No
     assert run(page, turned + script, tmp_path) is True, "the theme may change later"
 
 
+def test_a_view_that_is_taken_out_and_put_back_follows_the_theme(tmp_path: Path) -> None:
+    script = """const host = document.querySelector(".heta-lens"), home = host.parentNode;
+      const view = host.shadowRoot.firstElementChild;
+      const dark = async () => { await new Promise(done => setTimeout(done, 600)); return view.matches(".dark"); };
+      host.remove();
+      document.body.style.cssText = "background: #111; color: #ddd";
+      const out = await dark();
+      home.append(host);
+      document.body.dataset.theme = "dark";
+      return [out, await dark()];"""
+    assert run(views()["one"].page, script, tmp_path) == [False, True]
+
+
 def test_tokens_are_in_order_and_no_token_is_without_a_mark(tmp_path: Path) -> None:
     script = """return chips().map(chip => [chip.textContent, depth(chip), chip.getBoundingClientRect().width,
       chip.getBoundingClientRect().left]);"""

@@ -193,7 +193,7 @@ def test_the_scores_of_the_changed_tokens(answers: Answers, story: str) -> None:
     (line,) = results_of(answers, Question(story, at=0), "fast")
     found = answers.change(Question(story, at=0), Change([3, 5], "mask", results=[line["result"]]))
     scores = answers.result(line["result"]).summed.scores
-    share = float(scores[[3, 5]].abs().sum() / scores.abs().sum())
+    share = float(scores[[3, 5]].sum().abs() / scores.abs().sum())
     assert found["scores"][0]["share"] == pytest.approx(share)
     assert found["scores"][0]["score"] == pytest.approx(float(scores[[3, 5]].sum()))
 
