@@ -112,9 +112,9 @@ def span_values(span: SpanAttribution) -> list[Values]:
     several = len(span.steps) > 1
     meanings = {"all targets": ADDED_UP.format(len(span.steps)) if several else meaning_of(span.summed)}
     for name in _common_parts(span):
-        rows[name] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
-        meaning = MEANINGS.get(part_name(span.summed, name), name)
-        meanings[name] = f"{meaning}; added up over the targets, as the scores are"
+        shown = part_name(span.summed, name)
+        rows[shown] = torch.stack([step.parts[name][: span.start] for step in span.steps]).sum(0)
+        meanings[shown] = f"{MEANINGS.get(shown, shown)}; added up over the targets, as the scores are"
     count = len(span.tokens)
     return [Values(name, pad(row, (0, count - len(row))), meaning=meanings.get(name, "")) for name, row in rows.items()]
 
@@ -147,7 +147,10 @@ def packed_matrix(span: SpanAttribution) -> dict[str, Any]:
     return {
         "targets": [*map(len, steps)],
         "scores": packed(torch.cat([step.scores for step in steps])),
-        "parts": {single_line(name): packed(torch.cat([s.parts[name] for s in steps])) for name in _common_parts(span)},
+        "parts": {
+            single_line(part_name(span.summed, name)): packed(torch.cat([step.parts[name] for step in steps]))
+            for name in _common_parts(span)
+        },
         "errors": packed(torch.cat(errors)) if len(errors) == len(steps) else None,
         "likely": packed(likely) if len(likely) == len(steps) else None,
     }

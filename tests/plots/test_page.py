@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+import heta_lens
+from helpers import zoo
 from helpers.attributions import SCORES, of_chat, printed, uncertain
 from helpers.attributions import attribution as plain
 from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
@@ -88,6 +90,15 @@ def test_presets_are_named_and_a_squared_gradient_is_not_called_curvature() -> N
     made = uncertain(options=options, diagnostics=Diagnostics.of({"chosen": options}))
     assert kicker(made) == "careful" and made.title == "careful: why ' down'?"
     assert [value.name for value in score_values(made)] == ["score", "squared gradient", "information"]
+
+
+def test_a_span_names_its_squared_gradients_alike_in_the_text_and_in_the_matrix() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 5)
+    cache = model.run_with_cache(ids)[1]
+    span = heta_lens.attribute_span(cache, 3, tokens=ids, method="careful")
+    assert {value.name for value in span_values(span)} == {"all targets", *matrix(span)["parts"]}
+    assert {*matrix(span)["parts"]} == {"squared gradient", "information"}
 
 
 def test_the_legend_says_what_scores_are() -> None:
