@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -24,10 +24,10 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class ModelLock:
-    """The lock of a model, the depth of calls that hold the lock, and functions that undo the calls' changes."""
+    """The lock of a model, the calls that hold the lock, and functions that undo the calls' changes."""
 
     lock: Any = field(default_factory=RLock)
-    depth: int = 0  # calls of the holding thread, one inside another
+    holders: tuple[bool, ...] = ()  # of each call of the holding thread, one inside another: does it run a user's code?
     changes: list[Callable[[], None]] = field(default_factory=list)
 
     def undo(self, before: int) -> None:
@@ -51,8 +51,8 @@ def lock_of(model: Any) -> ModelLock:
 def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
     """Wait for the model of a cache, adapter, prompt, prediction or several, and undo at the end the changes made.
 
-    During the outermost call, unless the block runs a user's code, tensors without a device are created on the CPU,
-    whatever default the caller has set, and gradients are on or off afterwards as before.
+    During a call from a user's code, tensors without a device are created on the CPU, whatever default the caller has
+    set, and gradients are on or off afterwards as before. ``users_code`` says that the block itself is a user's code.
     """
     model = of[0] if isinstance(of, list | tuple) and of else of
     for name in ("prompt", "adapter", "model"):
@@ -64,22 +64,33 @@ def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
     lock = lock_of(model)
     watch = watcher.get()
     with lock.lock if watch is None else _cancellable(lock.lock, watch):
-        depth, before = lock.depth, len(lock.changes) if lock.depth else 0
-        outermost, graded = not (depth or users_code), torch.is_grad_enabled()
+        holders, before = lock.holders, len(lock.changes) if lock.holders else 0
         lock.undo(before)  # the changes of a killed call
-        elsewhere = outermost and torch.get_default_device().type != "cpu"
+        from_user = all(holders) and not users_code
+        elsewhere = from_user and torch.get_default_device().type != "cpu"
+        if from_user:
+            lock.changes.append(_gradients_as_now())  # an interrupt may stop the end of `torch.no_grad`
         try:
             try:
-                lock.depth = depth + 1
+                lock.holders = (*holders, users_code)
                 with torch.device("cpu") if elsewhere else nullcontext():
                     yield
             finally:
                 lock.undo(before)
         finally:
-            lock.depth = depth  # first: the next call undoes what is left, if it is the outermost
-            if outermost:
-                torch.set_grad_enabled(graded)  # an interrupt may stop the end of `torch.no_grad`
+            lock.holders = holders  # first: the next call undoes what is left, if it is the outermost
             lock.undo(before)  # again, if an interrupt stopped the first time
+
+
+def _gradients_as_now() -> Callable[[], None]:
+    """Return a function that turns gradients on or off as they are now, in this thread."""
+    thread, graded = get_ident(), torch.is_grad_enabled()
+
+    def back() -> None:
+        if get_ident() == thread:
+            torch.set_grad_enabled(graded)
+
+    return back
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from helpers import zoo
 from helpers.faults import differences, state
 from heta_lens import Prediction, attribute, causal
 from heta_lens.metrics.robustness import cascade
-from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
+from heta_lens.model.lock import changing, holding, one_at_a_time, undo_at_end
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -168,3 +169,27 @@ def test_the_next_call_undoes_what_two_interrupts_have_left() -> None:
     assert not undone
     with holding(model):
         assert undone == ["the change"]
+
+
+def test_gradients_return_after_a_call_in_a_users_block_and_after_two_interrupts() -> None:
+    model, failures = KINDS["gpt2"](), [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def back() -> None:
+        if failures:
+            raise failures.pop()
+
+    def stop_without_gradients(*, twice: bool) -> None:
+        with suppress(KeyboardInterrupt), holding(model):
+            if twice:
+                undo_at_end(model, back)
+            torch.set_grad_enabled(False)
+            raise KeyboardInterrupt
+
+    with changing(model):
+        stop_without_gradients(twice=False)
+        assert torch.is_grad_enabled()
+    stop_without_gradients(twice=True)
+    assert not torch.is_grad_enabled()
+    with holding(model):
+        pass
+    assert torch.is_grad_enabled()
