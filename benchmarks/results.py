@@ -29,6 +29,8 @@ ONE_PASS = (
     *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope", "depass"),
     *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2"),
 )
+SIGNED = ("leave_one_out", "fast", "attn_lrp", "gim", "integrated_gradients", "input_x_gradient")
+MOVES = 0.1  # nats: a token has a sign if its removal moves log p as much
 PROMPT = ["model", "family", "split", "number"]
 Row = Mapping[str, Any]
 
@@ -202,6 +204,37 @@ def by_family(model: str, settings: Sequence[str]) -> Table:
     return Table(f"{model}: the criterion by family", ["setting", *families], rows)
 
 
+def signs(splits: Mapping[str, Sequence[str]]) -> Table:
+    """Return how often scores have the sign of the token's effect, beside a constant sign."""
+    found = dict[str, list[str]]()
+    for model, own in splits.items():
+        frame: Any = pd.DataFrame(
+            {"family": family, "template": f"{family} {row['template']}", "setting": setting}
+            | {how: same_sign(scores, row[how]) for how in HOW[:2]}
+            for split in own
+            for (family, _), row in prompts(model, split).items()
+            for setting, scores in (scores_of(row) | {"every token for": np.ones(len(row["eligible"]))}).items()
+        )
+        for setting in (*SIGNED, "every token for"):
+            rows = frame[frame["setting"] == setting]
+            found.setdefault(setting, []).extend(written(averaged(rows[rows[how].notna()], how)) for how in HOW[:2])
+    columns = [f"{model.split('-')[0]}, {how}" for model in splits for how in ("deletion", "resampling")]
+    order = sorted(found, key=lambda setting: found[setting][0], reverse=True)
+    rows = [[setting if " " in setting else f"`{setting}`", *found[setting]] for setting in order]
+    note = (
+        f"Of the tokens whose removal moves log p by at least {MOVES} nats, the share whose score has the sign of the\n"
+        "move. Most of them speak for the answer, so calling every token *for* is often right."
+    )
+    return Table("Signs", ["setting", *columns], rows, note=note)
+
+
+def same_sign(scores: ArrayLike, effects: ArrayLike) -> float:
+    """Return the share of tokens with the sign of their effect, of those that move log p."""
+    ours, theirs = np.array(scores), np.array(effects)
+    moves = np.abs(theirs) >= MOVES
+    return float(((ours > 0) == (theirs > 0))[moves].mean()) if moves.any() else float("nan")
+
+
 def interventions(model: str) -> Table:
     """Return how well interventions agree: the mean over prompts of the rank correlation of their effects."""
     found: dict[tuple[str, str], list[float]] = {}
@@ -234,7 +267,11 @@ def confirmation(pairs: Sequence[tuple[str, str]]) -> Table:
         adjusted = corrected([each.p for each in found])
         shown = (written(each, "+") for each in found)
         rows.append([f"`{one}` − `{other}`", *shown, f"{max(adjusted):.2g}"])
-    return Table("Confirmed?", ["difference of the criterion", *places, "largest p, Holm"], rows)
+    note = (
+        "A difference is confirmed if the last column is below .05: the largest of the three p-values after Holm's "
+        "correction."
+    )
+    return Table("Confirmed?", ["difference of the criterion", *places, "largest p, Holm"], rows, note=note)
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -306,9 +343,10 @@ def write() -> None:
     frames = {MODELS[0]: of_model(MODELS[0], "test"), MODELS[1]: of_model(MODELS[1])}
     against = [(best, name) for name in ("heta", "careful", "fast", "leave_one_out") if name != best]
     against += [(name, other) for name, other in ((one_pass, "fast"), (a_run_each, "careful")) if name != other]
-    against += [("careful", "heta"), ("careful", "fast"), ("fast", "heta")]
+    against += [("careful", "heta"), ("careful", "fast"), ("careful", "leave_one_out"), ("fast", "heta")]
     tables = [table(model, frame, shown, ("first is evidence", "zeroing")) for model, frame in frames.items()]
-    pages.write("results", [*tables, confirmation([*dict.fromkeys(against)])])
+    signed = signs({MODELS[0]: ["test"], MODELS[1]: real_study.SPLITS})
+    pages.write("results", [*tables, confirmation([*dict.fromkeys(against)]), signed])
     beside = list[Table]()
     for model in MODELS:
         frame = of_model(model)

@@ -14,10 +14,10 @@ from heta_lens.plots.scales import BLUE
 FILE = Path(__file__).with_name("choosing.png")
 ROWS = [
     ("Which tokens does the prediction depend on?", "careful", "a forward pass per token"),
-    ("Which speak for a word, and which against it?", "fast", "one backward pass, with signs"),
-    ("What happens without each token?", "leave_one_out", "a forward pass per token, in nats"),
+    ("Which speak for a word, and which against it?", "leave_one_out", "a forward pass per token, in nats"),
+    ("Where is the evidence, quickly?", "fast", "one backward pass"),
     ("What does HETA say, as published?", "heta", "hundreds of Hessian–vector products"),
-    ("A prompt of thousands of tokens?", "flash_trace", "one forward pass"),
+    ("A prompt too long for these?", "flash_trace", "one forward pass, less accurate"),
 ]
 
 

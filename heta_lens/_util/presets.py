@@ -23,8 +23,8 @@ PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
         "attn_lrp",
         {"rule": "cp_lrp"},
-        "which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP is "
-        "patented and free for personal and scientific use)",
+        "where the evidence is, for one backward pass (lxt's README says that LRP is patented and free for personal "
+        "and scientific use)",
     ),
     "careful": Preset(
         "heta", CAREFUL, "which tokens the prediction depends on, for a forward per token and one backward pass"

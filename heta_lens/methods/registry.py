@@ -160,12 +160,13 @@ def preset(name: str, **changes: Any) -> Method:
 
     ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
 
-    - ``fast``: which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP
-      is patented and free for personal and scientific use)
+    - ``fast``: where the evidence is, for one backward pass (lxt's README says that LRP is patented and free for
+      personal and scientific use)
     - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
 
     On two real models, `careful` is first or second of 15 settings, by a criterion of known evidence and interventions
-    together; `fast` puts the evidence first as often, and orders the other tokens less as interventions do.
+    together; `fast` puts the evidence first as often, and orders the other tokens less as interventions do. For signs,
+    take ``leave_one_out`` with ``effect="log_prob"``: the signs of `fast` agree with deletion less often.
     """
     check_choice("preset", name, PRESETS)
     return method_of(name, changes)

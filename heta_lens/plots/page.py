@@ -26,6 +26,7 @@ from heta_lens.span_attribution import SpanAttribution
 CONTROLS = ("random", "recency")
 MEANINGS = {
     "score": "how much the prediction depends on each token, no direction",
+    "contrast": "how much the prediction depends on each token; without a direction, a token may speak for either side",
     "signed": "how far each token speaks for the target, or against it",
     "control": "a control: these scores do not depend on the model",
     "gate": "the share of the attention-weighted value flow that comes from this token (M)",
@@ -102,7 +103,11 @@ def score_values(attribution: Attribution) -> list[Values]:
 
 def meaning_of(attribution: Attribution) -> str:
     """Return what the scores say, in a line under the legend."""
-    return MEANINGS["control" if attribution.method in CONTROLS else "signed" if attribution.signed else "score"]
+    if attribution.method in CONTROLS:
+        return MEANINGS["control"]
+    if attribution.signed:
+        return MEANINGS["signed"]
+    return MEANINGS["contrast" if isinstance(attribution.target, tuple) else "score"]
 
 
 def span_values(span: SpanAttribution) -> list[Values]:

@@ -102,7 +102,13 @@ def test_a_span_names_its_squared_gradients_alike_in_the_text_and_in_the_matrix(
 
 
 def test_the_legend_says_what_scores_are() -> None:
-    for own, said in (({}, "no direction"), ({"signed": True}, "or against it"), ({"method": "random"}, "a control")):
+    contrast = {"target": (1, 2), "target_text": ("c", "d")}
+    for own, said in (
+        ({}, "no direction"),
+        ({"signed": True}, "or against it"),
+        ({"method": "random"}, "a control"),
+        (contrast, "may speak for either side"),
+    ):
         assert said in score_values(written(["a", "b"], **own))[0].meaning
 
 

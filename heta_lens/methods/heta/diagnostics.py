@@ -104,7 +104,8 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
     if parts.information is None or options.combine == "sum":
         return
     if not isnan(alike := parts.rank_correlation):
-        yield f"rank correlation of curvature and information: {alike:.2f}"
+        first = "squared gradient" if options.variant == "gs" else "curvature"
+        yield f"rank correlation of {first} and information: {alike:.2f}"
     masked = (prediction.embeddings == prediction.mask_vector(options.mask)).all(-1)
     if equal := int(masked.sum()):
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
