@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from benchmarks import pages, real_study
 from benchmarks.pages import ROOT, Table, save_figure
@@ -21,6 +22,7 @@ from heta_lens.metrics.evidence import evidence_mass, highest, reciprocal_rank, 
 
 EVIDENCE, AGREEMENT, CRITERION = "reciprocal rank", "agreement", "criterion"
 HOW = ("delete", "resample", "zero")
+SIGN, FOR = "sign of ", "for by "  # with one of HOW: the share of equal signs, and of effects above 0
 SHOWN = (  # rows of the short table
     *("heta", "careful", "fast", "attn_lrp", "gim", "leave_one_out", "lime", "integrated_gradients", "flash_trace"),
     *("depass", "at2", "gradient_norm", "random", "recency"),
@@ -89,6 +91,8 @@ def measures(row: Row, scores: ArrayLike) -> dict[str, float]:
         "evidence mass": evidence_mass(values, gold),
         "recovery of 10 %": recovery(values, gold),
     }
+    for how in HOW[:2]:
+        found |= {SIGN + how: same_sign(values, effects[how]), FOR + how: same_sign(values * 0 + 1, effects[how])}
     agreement = (found["delete"] + found["resample"]) / 2
     return {CRITERION: (found[EVIDENCE] + agreement) / 2, AGREEMENT: agreement, **found}
 
@@ -204,35 +208,32 @@ def by_family(model: str, settings: Sequence[str]) -> Table:
     return Table(f"{model}: the criterion by family", ["setting", *families], rows)
 
 
-def signs(splits: Mapping[str, Sequence[str]]) -> Table:
-    """Return how often scores have the sign of the token's effect, beside a constant sign."""
-    found = dict[str, list[str]]()
-    for model, own in splits.items():
-        frame: Any = pd.DataFrame(
-            {"family": family, "template": f"{family} {row['template']}", "setting": setting}
-            | {how: same_sign(scores, row[how]) for how in HOW[:2]}
-            for split in own
-            for (family, _), row in prompts(model, split).items()
-            for setting, scores in (scores_of(row) | {"every token for": np.ones(len(row["eligible"]))}).items()
-        )
-        for setting in (*SIGNED, "every token for"):
-            rows = frame[frame["setting"] == setting]
-            found.setdefault(setting, []).extend(written(averaged(rows[rows[how].notna()], how)) for how in HOW[:2])
-    columns = [f"{model.split('-')[0]}, {how}" for model in splits for how in ("deletion", "resampling")]
-    order = sorted(found, key=lambda setting: found[setting][0], reverse=True)
-    rows = [[setting if " " in setting else f"`{setting}`", *found[setting]] for setting in order]
+def signs(frames: Mapping[str, Any]) -> Table:
+    """Return how often scores have the sign of the token's effect; the share of effects above 0 is the bar."""
+    kinds = {setting: (setting, SIGN, f"`{setting}`") for setting in SIGNED} | {
+        "": ("random", FOR, "every token *for*")
+    }
+    rows = []
+    for setting, kind, shown in kinds.values():
+        of = [frame[frame["setting"] == setting] for frame in frames.values()]
+        known = [(rows[rows[kind + how].notna()], kind + how) for rows in of for how in HOW[:2]]
+        counts = " and ".join(str(len(rows)) for rows, _ in known[::2])
+        rows.append([shown, *(written(averaged(*one)) for one in known), counts])
+    rows.sort(key=lambda row: row[1], reverse=True)
+    columns = [f"{name}, {how}" for name in frames for how in ("deletion", "resampling")]
     note = (
         f"Of the tokens whose removal moves log p by at least {MOVES} nats, the share whose score has the sign of the\n"
-        "move. Most of them speak for the answer, so calling every token *for* is often right."
+        "move. Most of them speak for the answer, so calling every token *for* is often right; `leave_one_out` is a\n"
+        "removal itself."
     )
-    return Table("Signs", ["setting", *columns], rows, note=note)
+    return Table("Signs", ["setting", *columns, "prompts"], rows, note=note)
 
 
-def same_sign(scores: ArrayLike, effects: ArrayLike) -> float:
+def same_sign(scores: Tensor, effects: ArrayLike) -> float:
     """Return the share of tokens with the sign of their effect, of those that move log p."""
-    ours, theirs = np.array(scores), np.array(effects)
-    moves = np.abs(theirs) >= MOVES
-    return float(((ours > 0) == (theirs > 0))[moves].mean()) if moves.any() else float("nan")
+    own = torch.as_tensor(effects, dtype=torch.float64)
+    moves = own.abs() >= MOVES
+    return float(((scores > 0) == (own > 0))[moves].double().mean())
 
 
 def interventions(model: str) -> Table:
@@ -345,7 +346,7 @@ def write() -> None:
     against += [(name, other) for name, other in ((one_pass, "fast"), (a_run_each, "careful")) if name != other]
     against += [("careful", "heta"), ("careful", "fast"), ("careful", "leave_one_out"), ("fast", "heta")]
     tables = [table(model, frame, shown, ("first is evidence", "zeroing")) for model, frame in frames.items()]
-    signed = signs({MODELS[0]: ["test"], MODELS[1]: real_study.SPLITS})
+    signed = signs(dict(zip(("SmolLM2", "Gemma"), frames.values(), strict=True)))
     pages.write("results", [*tables, confirmation([*dict.fromkeys(against)]), signed])
     beside = list[Table]()
     for model in MODELS:

@@ -165,8 +165,8 @@ def preset(name: str, **changes: Any) -> Method:
     - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
 
     On two real models, `careful` is first or second of 15 settings, by a criterion of known evidence and interventions
-    together; `fast` puts the evidence first as often, and orders the other tokens less as interventions do. For signs,
-    take ``leave_one_out`` with ``effect="log_prob"``: the signs of `fast` agree with deletion less often.
+    together. `fast` puts the evidence first as often, but its signs are no better than calling every token *for*: for
+    signs and contrasts, use ``leave_one_out`` with ``effect="log_prob"``.
     """
     check_choice("preset", name, PRESETS)
     return method_of(name, changes)

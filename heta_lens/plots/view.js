@@ -209,7 +209,7 @@
   };
   const over = result => result.scaled.filter(unit => Math.abs(result.sums[unit]) > result.deepest * 1.0001);
   const beyond = result => over(result).map(unit =>
-    `${bareName(unit)} is ${round(result.sums[unit])} (${percent(result.share(unit))}), beyond the scale, which ends at twice the second largest`);
+    `${bareName(unit)} is ${round(result.sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
   /** One scale: of all strips, if several are shown, each with a deepest colour of its own. */
   const legend = () => {
     const [first] = state.results, several = state.results.length > 1, signed = state.results.some(result => result.signed);
@@ -217,9 +217,14 @@
     const end = round(first.deepest), ramp = make("span", "", { class: `ramp${against ? " against" : signed ? " both" : ""}` });
     const open = sign => over(first).some(unit => first.sums[unit] * sign > 0) ? (sign > 0 ? "≥ " : "≤ ") : "";
     const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
-    const [low, high] = several ? [signed ? "against" : "0", signed ? `for${data.by_size ? ", or no direction" : ""}` : "deepest"] : [signed ? `against ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? " for" : ""}`];
+    const [low, high] = several
+      ? [signed ? "against" : "0", signed ? `for${data.by_size ? ", or no direction" : ""}` : "deepest"]
+      : [signed ? `against ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? " for" : ""}`];
     line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
-    const notes = several ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"] : [first.view.what, ...beyond(first), hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
+    const notes = several
+      ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"]
+      : [first.view.what, ...beyond(first), over(first).length && "the scale ends at twice the second largest",
+        hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
     if (notes.length) line.append(make("small", notes.join(" · ")));
     return [line];
   };

@@ -245,6 +245,19 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
     assert shown["said"].endswith("hidden") and shown["hidden"] == 0 and "hidden: 2.8%" in shown["scale"]
 
 
+@pytest.mark.parametrize(
+    ("scores", "ends"),
+    [([0.0, 9.0, 1.0], ["0", "≥ 2"]), ([1.0, -9.0, 0.0], ["against ≤ −2", "2 for"]), ([0.0, 3.0, 2.0], ["0", "3"])],
+)
+def test_a_scale_says_where_scores_go_beyond_it(scores: list[float], ends: list[str], tmp_path: Path) -> None:
+    made = written(["a", "b", "c"], scores, signed=min(scores) < 0)
+    script = (
+        """return [[$(".key").firstChild, $(".key").lastChild].map(end => end.textContent), $(".scale").textContent];"""
+    )
+    shown, said = run(plots.page(made, special=True).page, script, tmp_path)
+    assert shown == ends and ("twice the second largest" in said) == ("≥" in "".join(ends) or "≤" in "".join(ends))
+
+
 def test_special_tokens_are_quiet_chips_at_first_and_a_switch_or_a_click_shows_them(tmp_path: Path) -> None:
     script = """const state = () => [$(".bar input").checked, chips().map(depth), chips()[0].offsetParent !== null,
         $$("tbody tr").map(row => row.cells[2].textContent), $(".quiet").hidden];
