@@ -210,23 +210,21 @@ def by_family(model: str, settings: Sequence[str]) -> Table:
 
 def signs(frames: Mapping[str, Any]) -> Table:
     """Return how often scores have the sign of the token's effect; the share of effects above 0 is the bar."""
-    kinds = {setting: (setting, SIGN, f"`{setting}`") for setting in SIGNED} | {
-        "": ("random", FOR, "every token *for*")
-    }
-    rows = []
-    for setting, kind, shown in kinds.values():
+    kinds = [(setting, SIGN, f"`{setting}`") for setting in SIGNED] + [("random", FOR, "every token *for*")]
+    lines = []
+    for setting, kind, shown in kinds:
         of = [frame[frame["setting"] == setting] for frame in frames.values()]
         known = [(rows[rows[kind + how].notna()], kind + how) for rows in of for how in HOW[:2]]
         counts = " and ".join(str(len(rows)) for rows, _ in known[::2])
-        rows.append([shown, *(written(averaged(*one)) for one in known), counts])
-    rows.sort(key=lambda row: row[1], reverse=True)
+        lines.append([shown, *(written(averaged(*one)) for one in known), counts])
+    lines.sort(key=lambda line: line[1], reverse=True)
     columns = [f"{name}, {how}" for name in frames for how in ("deletion", "resampling")]
     note = (
         f"Of the tokens whose removal moves log p by at least {MOVES} nats, the share whose score has the sign of the\n"
         "move. Most of them speak for the answer, so calling every token *for* is often right; `leave_one_out` is a\n"
         "removal itself."
     )
-    return Table("Signs", ["setting", *columns, "prompts"], rows, note=note)
+    return Table("Signs", ["setting", *columns, "prompts"], lines, note=note)
 
 
 def same_sign(scores: Tensor, effects: ArrayLike) -> float:

@@ -33,6 +33,14 @@ def test_the_criterion_halves_evidence_and_agreement() -> None:
     assert found["criterion"] == pytest.approx(0.75)
 
 
+def test_signs_count_on_the_tokens_that_move_the_prediction() -> None:
+    found = results.measures(ROW | {"delete": [0.1, 0.9, -0.2], "resample": [0.3, 0.09, 0.0]}, ROW["scores"]["fast"])
+    assert found["sign of delete"] == pytest.approx(1 / 3) and found["for by delete"] == pytest.approx(2 / 3)
+    assert found["sign of resample"] == 1
+    still = results.measures(ROW | {"delete": [0.0, 0.05, -0.05]}, ROW["scores"]["fast"])
+    assert np.isnan(still["sign of delete"])
+
+
 def test_families_weigh_the_same() -> None:
     frame = pd.DataFrame(
         {"family": [*"aaab"], "number": range(4), "template": [*"wxyz"], "criterion": [0.0, 0.0, 0.0, 1.0]}
