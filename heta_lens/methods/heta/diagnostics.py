@@ -104,8 +104,7 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
     if parts.information is None or options.combine == "sum":
         return
     if not isnan(alike := parts.rank_correlation):
-        first = "squared gradient" if options.variant == "gs" else "curvature"
-        yield f"rank correlation of {first} and information: {alike:.2f}"
+        yield f"rank correlation of the score's two signals: {alike:.2f}"
     masked = (prediction.embeddings == prediction.mask_vector(options.mask)).all(-1)
     if equal := int(masked.sum()):
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
