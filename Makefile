@@ -1,12 +1,16 @@
-# Every target creates the environment it needs: .venv/tl3 (transformer-lens 3.9) or .venv/tl4 (4.3), pinned by constraints/.
+# Every target creates the environment it needs: .venv/tl3 (transformer-lens 3.9), .venv/tl4 (4.3), both pinned by
+# constraints/, or .venv/demo, which has only what the package requires.
 PYTHON ?= python3
-TL3 := .venv/tl3/bin
-TL4 := .venv/tl4/bin
+UV := $(PYTHON) constraints/uv.py
+BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+TL3 := .venv/tl3/$(BIN)
+TL4 := .venv/tl4/$(BIN)
+TORCH := torch==2.13.0
 # TransformerLens 4.3 passes the cache to transformers 5.24 by its former name; torch is slower on Python 3.13.0.
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables hooks clean
+.PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables lock hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,7 +19,7 @@ quick: .venv/tl3/ready  ## the inner loop, under two minutes: one release of Tra
 	$(TL3)/python -m pytest -n auto -m "$(DEFAULT) and not slow"
 
 test:  ## all that must pass before a change lands: lint, types, docs, tests on both releases of TransformerLens
-	$(MAKE) --jobs=2 .venv/tl3/ready .venv/tl4/ready
+	$(MAKE) .venv/tl3/ready .venv/tl4/ready
 	$(MAKE) --jobs=2 lint types docs
 	$(MAKE) test-tl3
 	$(MAKE) test-tl4
@@ -69,14 +73,14 @@ oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/read
 	$(TL3)/python tests/helpers/oracles_inseq.py .venv/oracles/bin/python models/SmolLM2-135M-Instruct
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
-demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
-	$(TL3)/heta-lens demo
+demo: .venv/demo/ready  ## explain a story in the terminal and on an HTML page
+	.venv/demo/$(BIN)/heta-lens demo
 
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_training
 	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
 
-real-models: .venv/tl3/ready  ## fetch SmolLM2-135M-Instruct and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
+real-models: .venv/tl3/ready  ## fetch SmolLM2-135M-Instruct and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked, a minute)
 	$(TL3)/python -m benchmarks.real_models
 
 table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-speed (up to hours; resumes)
@@ -87,36 +91,45 @@ table-peers: .venv/oracles/ready
 tables: .venv/tl3/ready  ## write the tables of all pages again from benchmarks/tables/*.csv
 	$(TL3)/python -m benchmarks.pages
 
+lock:  ## write constraints/ anew from pyproject.toml, for all systems (UPGRADE=--upgrade takes the newest versions)
+	for line in 3.9 4.3; do printf '$(TORCH)\ntransformer-lens==%s.*\n' $$line | \
+	  $(UV) pip compile $(UPGRADE) pyproject.toml - --extra dev --universal --python-version 3.10 --no-annotate \
+	  --custom-compile-command "make lock" --output-file constraints/tl$${line%.*}.txt; done
+
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install
 
 clean:  ## remove the environments and all caches
 	rm -rf .venv .pytest_cache .ruff_cache build dist site docs/notebooks jupyter_execute *.egg-info
 
+.venv/demo/ready: constraints/tl3.txt pyproject.toml
+	$(UV) venv .venv/demo
+	$(UV) pip install --python .venv/demo --constraint $< --editable .
+	touch $@
+
 .venv/%/ready: constraints/%.txt pyproject.toml
-	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install --quiet --no-compile --constraint $< torch
-	.venv/$*/bin/python -m pip install --quiet --no-compile --constraint $< --editable '.[dev]'
+	$(UV) venv .venv/$*
+	$(UV) pip install --python .venv/$* --constraint $< --editable '.[dev]'
 	touch $@
 
 .PRECIOUS: .venv/newest-%/ready
 .venv/newest-%/ready: pyproject.toml
-	$* -m venv .venv/newest-$*
-	.venv/newest-$*/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
+	$* constraints/uv.py venv .venv/newest-$*
+	$(UV) pip install --python .venv/newest-$* --upgrade --editable '.[dev]'
 	touch $@
 
 .venv/oracles/ready:
-	$(PYTHON) -m venv .venv/oracles
-	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4 inseq==0.6.0 datasets pandas scikit-learn
-	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1 context-cite==0.0.4
+	$(UV) venv .venv/oracles
+	$(UV) pip install --python .venv/oracles $(TORCH) transformers==4.52.4 inseq==0.6.0 datasets pandas scikit-learn
+	$(UV) pip install --python .venv/oracles --no-deps lxt==2.1 context-cite==0.0.4
 	touch $@
 
 .venv/llama/ready:
-	$(PYTHON) -m venv .venv/llama
-	.venv/llama/bin/python -m pip install --quiet xllamacpp==2026.10.11549 gguf==0.19.0
+	$(UV) venv .venv/llama
+	$(UV) pip install --python .venv/llama xllamacpp==2026.10.11549 gguf==0.19.0
 	touch $@
 
 # The authors' packages without what they need: the comparisons do without their sentence splitters, plots and commands.
 .venv/beside/ready: constraints/beside.txt .venv/tl3/ready
-	$(TL3)/python -m pip install --quiet --no-deps --upgrade --target .venv/beside --requirement $<
+	$(UV) pip install --python .venv/tl3 --no-deps --upgrade --target .venv/beside --requirement $<
 	touch $@

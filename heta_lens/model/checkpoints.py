@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -167,11 +169,18 @@ def gguf_path(name: str, gguf_file: str | None) -> Path | None:
 def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Read the model and the tokenizer in a GGUF file, ready for `save_pretrained`."""
     check_extra("gguf", "reading a GGUF file")
+    import gguf
+
+    # Transformers parses the vocabulary, in Python, for the configuration, the weights and the tokenizer.
+    with patch("gguf.GGUFReader", cache(gguf.GGUFReader)):
+        return _read_gguf(Path(file), dtype)
+
+
+def _read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     # Imported here because transformers before 5.20 has neither.
     from transformers.integrations.gguf import read_gguf_metadata
     from transformers.utils.quantization_config import GgufConfig
 
-    file = Path(file)
     try:
         metadata, tensors = read_gguf_metadata(str(file))
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
