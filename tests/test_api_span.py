@@ -148,8 +148,9 @@ def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) ->
 @pytest.mark.slow
 def test_forwards_are_shared(cache: Any, ids: Tensor) -> None:
     shared, apart = (attribute_span(cache, START, tokens=ids, probes=2, **more) for more in ({}, {"mask": "mean"}))
-    for span, together in ((shared, N - START), (apart, 1)):
-        assert {step.diagnostics["forwards_shared_by"] for step in span.steps} == {together}
+    for span, together in ((shared, N - START), (apart, None)):
+        assert {step.diagnostics.cost.forwards_shared_by for step in span.steps} == {together}
+        assert {step.diagnostics.cost.forwards_shared is None for step in span.steps} == {together is None}
 
 
 def test_the_tokens_that_stand_there_are_the_targets(model: Any, cache: Any, ids: Tensor) -> None:

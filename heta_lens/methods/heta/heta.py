@@ -152,7 +152,9 @@ class Heta(HetaOptions, Method):
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
         cost = shared.cost()
-        facts = {"checks": checks, "forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
+        facts: dict[str, Any] = {"checks": checks}
+        if len(predictions) > 1:
+            facts |= {"forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
         results = []
         for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
             with step() as own:
