@@ -23,9 +23,6 @@ def main() -> None:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter is shutting down
-        # After an interrupt of source run by exec, as in the import of dataclasses, Python kills the process with
-        # SIGINT instead of the exit status; a second exec resets the memory of the interrupt.
-        exec("")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
