@@ -12,6 +12,7 @@ which moves the bar, and to the ``watcher``, which may raise `Cancelled`. The ru
 ``diagnostics["checks"]``.
 """
 
+import os
 import sys
 import weakref
 from collections import Counter
@@ -21,11 +22,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
-from time import perf_counter
+from math import ceil
+from time import perf_counter, process_time
 from typing import Any
 
+import psutil
+import torch
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,6 +37,7 @@ from torch.utils._pytree import tree_leaves
 
 PATIENCE = 2.0  # seconds before a bar appears
 EVERY = 15.0  # seconds between two lines, where no bar can be drawn
+LONG = 60.0  # seconds left that are announced, with what shortens them
 
 in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
@@ -111,24 +116,59 @@ class Progress:
         return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
 
 
-class Lines(Bars):
-    """Lines in the place of bars that cannot be drawn."""
+class Waits(Bars):
+    """Bars, or lines in the place of bars that cannot be drawn. Without both, only what makes a wait long is said."""
 
-    begun = said = 0.0
+    busy_said = False  # once per process
+
+    def __init__(self, *columns: ProgressColumn, console: Console, drawn: bool, lines: bool, shorter: str) -> None:
+        super().__init__(*columns, console=console, transient=console.is_terminal)
+        self.drawn, self.lines, self.shorter = drawn, lines, shorter
+        self.begun, self.said, self.others = perf_counter(), 0.0, _seconds_of_others()
 
     def start(self) -> None:
-        """Say the share that is done and the time that is left, now and then."""
+        """Draw the bars, or say the share that is done and the time that is left, now and then."""
         now = perf_counter()
-        self.begun = self.begun or now - PATIENCE
-        if now - (self.said or self.begun) < EVERY:
-            return
-        self.said = now
         weights = [1 if task.description == "forwards" else 2 for task in self.tasks]
         done = sum(weight * task.completed for weight, task in zip(weights, self.tasks, strict=True))
         expected = sum(weight * (task.total or 0) for weight, task in zip(weights, self.tasks, strict=True))
         whole = max(done, expected)  # more may run
-        left = timedelta(seconds=round((now - self.begun) * (whole - done) / done)) if done else "unknown"
-        self.console.print(f"{done / whole:.0%} done, about {left} left", highlight=False, soft_wrap=True)
+        seconds = (now - self.begun) * (whole - done) / done if done else None
+        left = "unknown" if seconds is None else timedelta(seconds=round(seconds))
+        if self.shorter and (seconds or 0) > LONG:
+            self._say(f"about {left} left: {self.shorter}")
+            self.shorter = ""
+        if not Waits.busy_said and now - self.begun >= PATIENCE and (busy := _busy(self.others, now - self.begun)):
+            Waits.busy_said = True
+            self._say(busy)
+        if self.drawn:
+            super().start()
+        elif self.lines and now - (self.said or self.begun) >= EVERY:
+            self.said = now
+            self._say(f"{done / whole:.0%} done, about {left} left")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _seconds_of_others() -> float:
+    """Return the CPU time that other processes have taken."""
+    times = psutil.cpu_times()
+    return times.user + times.system - process_time()
+
+
+def _busy(others: float, passed: float) -> str:
+    """Name other programs on the cores of threads that do not sleep while they wait for each other; else nothing."""
+    threads, cores = torch.get_num_threads(), psutil.cpu_count() or 1
+    taken = (_seconds_of_others() - others) / passed
+    sleeping = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+    if sleeping or threads == 1 or torch.cuda.is_initialized() or taken + threads < cores + 0.5:
+        return ""
+    return (
+        f"other programs use {taken:.1f} of {cores} cores, and torch has {threads} threads, which then wait long for "
+        f"each other: torch.set_num_threads({max(1, cores - ceil(taken))}), or OMP_WAIT_POLICY=PASSIVE in the "
+        "environment of Python, is faster"
+    )
 
 
 def step() -> AbstractContextManager[Progress]:
@@ -138,17 +178,18 @@ def step() -> AbstractContextManager[Progress]:
 
 
 @contextmanager
-def working(expected: dict[str, int], show: bool | None) -> Iterator[Progress]:
+def working(expected: dict[str, int], show: bool | None, shorter: str = "") -> Iterator[Progress]:
     """Count the model's work inside a block; ``show`` draws a bar per kind of work.
 
-    With None, a bar is drawn on a terminal or in a notebook, if the work lasts; a command prints lines elsewhere.
+    With None, a bar is drawn on a terminal or in a notebook, if the work lasts; a command prints lines elsewhere. A
+    long wait is announced, except with False; ``shorter`` says what shortens it.
     """
     console, bars = Console(file=sys.stderr), None
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     drawn = watched if show is None else show
-    if any(expected.values()) and (drawn or (show is None and in_lines.get())):
+    if any(expected.values()) and show is not False:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        bars = (Bars if drawn else Lines)(*columns, console=console, transient=console.is_terminal)
+        bars = Waits(*columns, console=console, drawn=drawn, lines=in_lines.get(), shorter=shorter)
         for kind, total in expected.items():
             if total:
                 bars.add_task(kind, total=total)

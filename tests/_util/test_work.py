@@ -46,6 +46,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # else what other programs do may be said
 
 
 def run(stream: io.StringIO, show: bool | None) -> Progress:
@@ -107,6 +108,43 @@ def test_lines_say_no_more_than_all_of_what_was_expected(
         count("hvps", 2)
     module.in_lines.reset(before)
     assert stream.getvalue() == said
+
+
+@pytest.mark.parametrize(("show", "left", "said"), [(None, 60, 1), (True, 60, 1), (False, 60, 0), (None, 7, 0)])
+def test_a_long_wait_is_announced_once_with_what_shortens_it(
+    show: bool | None, left: float, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that counts the work."""
+    now = [0.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    stream = io.StringIO()
+    with redirect_stderr(stream), working({"hvps": 100, "forwards": 3}, show, "fewer probes=10"):
+        for _ in range(50):
+            now[0] += left / 50
+            count("hvps", 1)
+    assert stream.getvalue().count("left: fewer probes=10") == said
+
+
+@pytest.mark.parametrize(
+    ("policy", "threads", "taken", "said"),
+    [("", 2, 1.6, True), ("PASSIVE", 2, 1.6, False), ("", 1, 1.6, False), ("", 2, 0.1, False)],
+)
+def test_a_busy_machine_is_named_where_threads_wait_for_each_other(
+    policy: str, threads: int, taken: float, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.setattr(module.Waits, "busy_said", False)
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(module, "_seconds_of_others", lambda: taken * now[0])
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+    stream = io.StringIO()
+    with redirect_stderr(stream), working({"forwards": 9}, None):
+        for _ in range(9):
+            now[0] += 1
+            count("forwards", 1)
+    assert stream.getvalue().count("1.6 of 2 cores") == stream.getvalue().count("torch.set_num_threads(1)") == said
 
 
 def fail_while_working() -> None:
