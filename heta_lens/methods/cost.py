@@ -214,7 +214,7 @@ class MemoryEstimate:
     weights: int
     cache: int
     steps: Mapping[str, Step]
-    memory: int
+    memory: int | None
     smaller: tuple["MemoryEstimate", ...] = ()
 
     @property
@@ -228,10 +228,11 @@ class MemoryEstimate:
 
     @property
     def fits(self) -> bool:
-        return self.needed <= self.memory
+        return self.memory is None or self.needed <= self.memory
 
     def __repr__(self) -> str:
-        lines = [f"{self.model}, {self.tokens:,} tokens; GiB of {self.memory / GIB:.3g}, predicted"]
+        there = "" if self.memory is None else f" of {self.memory / GIB:.3g}"
+        lines = [f"{self.model}, {self.tokens:,} tokens; GiB{there}, predicted"]
         for each in (self, *self.smaller):
             step = each.steps[each.largest]
             parts = {"weights": each.weights, "cache": each.cache, each.largest: step.needed}
@@ -245,7 +246,7 @@ def estimate_memory(
     config: Any,
     tokens: int,
     *,
-    memory: float | int,
+    memory: float | int | None = None,
     method: str | Method = "heta",
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
@@ -256,11 +257,13 @@ def estimate_memory(
 
     Nothing is loaded or run, and no device is needed. ``config`` is a folder with a config.json, a name on the Hugging
     Face hub, with a ``revision`` if needed, or a configuration of transformers; ``tokens`` is the length of the prompt,
-    and ``memory`` the bytes of the devices, all together. ``dtype`` is that of weights and activations, by default the
+    and ``memory`` the bytes of the devices, all together; without it, the least that the method needs is predicted,
+    with one copy of the prompt at once. ``dtype`` is that of weights and activations, by default the
     configuration's; ``method`` and ``options`` are as in `attribute`.
     """
     check_at_least("tokens", tokens, 2, whole=True)
-    check_at_least("memory", memory, 1)
+    if memory is not None:
+        check_at_least("memory", memory, 1)
     wanted = method_of(method, options)
     model = absent_model(config, dtype, revision, trust_remote_code=trust_remote_code)
     most = getattr(model.config, "max_position_embeddings", None) or tokens
@@ -269,7 +272,7 @@ def estimate_memory(
     sizes = Sizes.of(model.config, model.dtype.itemsize)
     count, cache = sum(each.numel() for each in model.parameters()), sizes.cache(tokens)
     weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
-    free = max(1, (int(memory) - weights - cache) // 2)  # as `attribute` leaves the other half alone
+    free = max(1, (int(memory or 0) - weights - cache) // 2)  # as `attribute` leaves the other half alone
 
     def batches(wanted: Any, queries: int, **how: Any) -> Batches:
         return choose_batches(wanted, sizes, torch.device("meta"), queries, tokens, free=free, **how)
@@ -287,11 +290,11 @@ def estimate_memory(
             weights=weights,
             cache=cache,
             steps=steps_of(method, sizes, tokens, run, batches),
-            memory=int(memory),
+            memory=None if memory is None else int(memory),
         )
 
     own = predicted(wanted)
-    others = [] if own.fits else map(predicted, cheaper_options(wanted, tokens))
+    others = [] if memory is not None and own.fits else map(predicted, cheaper_options(wanted, tokens))
     smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
     return replace(own, smaller=tuple(smaller))
 
