@@ -1,6 +1,6 @@
 """Results in words: titles, the prediction, the highest scores, notes on the scores, and the formula of the score."""
 
-from math import exp, isnan
+from math import exp, isnan, log
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
@@ -123,6 +123,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     possible = [
         share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
+        _other_spelling(attribution),
         "" if known.target_value is None else f"{of_logits(attribution.target)} = {known.target_value:.4g}",
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
@@ -162,6 +163,18 @@ def _likelihood(attribution: Attribution) -> str:
     facts: Any = attribution.target, texts, known.target_log_prob, known.target_rank
     targets = zip(*facts, strict=True) if pair else [facts]
     return " against ".join(_likely(*target) for target in targets) + (", under hooks" if known.user_hooks else "")
+
+
+def _other_spelling(attribution: Attribution) -> str:
+    """Name the target with its leading space toggled, if that is a candidate, and ten times as likely."""
+    known, text = attribution.diagnostics, attribution.target_text
+    if not isinstance(text, str) or not isinstance(known.target_log_prob, float):
+        return ""
+    other = text[1:] if text.startswith(" ") else f" {text}"
+    for rank, (candidate, log_prob) in enumerate(known.candidates or (), 1):
+        if candidate == other and log_prob > known.target_log_prob + log(10):
+            return f"{other!r} is more likely (rank {rank}) than {text!r} (rank {known.target_rank})"
+    return ""
 
 
 def _likely(tokens: Side, text: str, log_prob: float, rank: int) -> str:

@@ -76,6 +76,21 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
     assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("target", "candidate", "log_prob", "said"),
+    [
+        ("Paris", " Paris", -0.5, "' Paris' is more likely (rank 2) than 'Paris' (rank 31)"),
+        (" Paris", "Paris", -0.5, "'Paris' is more likely (rank 2) than ' Paris' (rank 31)"),
+        ("Paris", " Paris", -8.0, None),  # about as likely
+        ("Paris", " Lyon", -0.5, None),
+    ],
+)
+def test_a_likelier_spelling_of_the_target_is_named(target: str, candidate: str, log_prob: float, said: str | None):
+    facts = {"target_log_prob": -9.0, "target_rank": 31, "candidates": ((" a", -0.4), (candidate, log_prob))}
+    made = replace(attribution(), target=1, target_text=target, diagnostics=Diagnostics.of(facts))
+    assert [note for note in made.notes if " is more likely" in note] == ([said] if said else [])
+
+
 def test_the_shares_of_parts_are_of_all_tokens() -> None:
     made = attribution(diagnostics=Diagnostics.of({"share": {"curvature": 0.25, "information": 0.75}}))
     assert "the score is 25.0% curvature, 75.0% information" in made.notes
