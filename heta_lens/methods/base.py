@@ -129,7 +129,7 @@ class Method(Options, ABC):
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
-        with longest.running(), working(vars(work), self.progress) as progress:
+        with longest.running(), working(vars(work), self.progress, self.shorter) as progress:
             results = self.explain_together(predictions)
         cost = progress.cost()
         cost["backwards"] //= shared
@@ -148,7 +148,8 @@ class Method(Options, ABC):
                 **result.diagnostics,
             }
             whole = replace(result, scores=scores, diagnostics=facts)
-            attributions.append(make_attribution(prediction, self.title, whole, settings(self), signed=self.directed))
+            options = settings(self) | facts["chosen"]
+            attributions.append(make_attribution(prediction, self.title, whole, options, signed=self.directed))
         return attributions
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
@@ -216,6 +217,14 @@ class Method(Options, ABC):
     def title(self) -> str:
         """Name of the method in results."""
         return self.name
+
+    @property
+    def shorter(self) -> str:
+        """What shortens a long wait, in words."""
+        sizes = {name: getattr(self, name) for name in self.scaled_by if name not in self.without_effect}
+        less = " or ".join(f"{name}={value}" for name, value in sizes.items() if value)
+        fast = "" if isinstance(self, CleanGradient) else "method='fast' takes one backward pass per target"
+        return ", and ".join(filter(None, [f"a smaller {less} takes less time" if less else "", fast]))
 
 
 def with_inherited_options(method: type[Method]) -> str:

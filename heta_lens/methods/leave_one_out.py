@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from heta_lens._util.numerics import kl
+from heta_lens._util.options import chosen
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithMask
+from heta_lens.methods.base import UNTITLED, Scores, WithBatch, WithMask
 from heta_lens.prediction.masking import masked_effects
 from heta_lens.prediction.prediction import Prediction
 
@@ -16,7 +17,8 @@ class LeaveOneOut(WithMask, WithBatch):
 
     ``a_i = KL(P ‖ P with token i masked)``, or ``g(X) - g(X with i masked)``, above 0 where i speaks for the target.
 
-    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob`` (of a function's value)
+    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``; results of functions and
+      activations call the drop of their number ``value``
     """
 
     effect: Literal["kl", "log_prob"] = "kl"
@@ -40,4 +42,7 @@ class LeaveOneOut(WithMask, WithBatch):
     def explain(self, prediction: Prediction) -> Scores:
         batches = prediction.prompt.batches(self.batch, len(prediction))
         effects = masked_effects([prediction], self.mask, kl, batches=batches)
-        return Scores(effects.drop[0] if self.effect == "log_prob" else effects.divergence[0])
+        if self.effect == "kl":
+            return Scores(effects.divergence[0])
+        measured = {"effect": "value" if callable(prediction.target) else self.effect}
+        return Scores(effects.drop[0], {"chosen": chosen(self, without=UNTITLED) | measured})

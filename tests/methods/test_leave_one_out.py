@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from helpers import zoo
-from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
 from helpers.gradients import TARGET, N, every, plain, scores, with_row
+from heta_lens import activation
 from heta_lens.methods.leave_one_out import LeaveOneOut
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
@@ -37,6 +38,22 @@ def test_leaving_one_out_is_captums_ablation(build: Callable[..., Any]) -> None:
     tokens = torch.arange(N)[None, :, None].expand(1, -1, embeddings.shape[1])
     theirs = captum.FeatureAblation(every(plain(model, ids))).attribute(embeddings[None], feature_mask=tokens)
     assert relative(scores(LeaveOneOut(effect="log_prob"), model, ids), theirs[0, :, 0]) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "target",
+    [activation("blocks.0.hook_resid_post", index=1), lambda logits: logits[2]],
+    ids=["activation", "function"],
+)
+def test_the_effect_on_a_number_is_not_called_a_log_probability(target: Any) -> None:
+    model = zoo.bridge("gpt2")
+    found, of_token = (
+        explain(model, zoo.prompt(model, N), each, method="leave_one_out", effect="log_prob")
+        for each in (target, TARGET)
+    )
+    assert found.options["effect"] == found.diagnostics.chosen["effect"] == "value"
+    assert "log_prob" not in found.title + found.contract().score
+    assert of_token.options["effect"] == "log_prob" and "log_prob" in of_token.title
 
 
 def test_leaving_one_out_has_a_direction_only_where_it_looks_at_the_target() -> None:
