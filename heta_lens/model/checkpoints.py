@@ -123,9 +123,13 @@ Read = TypeVar("Read")
 
 
 def folder_of(name: str, kind: str, revision: str | None = None) -> Path | None:
-    """Return an existing folder or file, or None for a name on the hub; refuse paths that do not exist."""
+    """Return an existing folder or file, or None for a name on the hub; refuse paths that do not exist.
+
+    A name whose first part is a folder here is a path.
+    """
     path = Path(name).expanduser()
-    if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
+    here = name.startswith(("/", ".", "~")) or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
+    if not name or (here and not path.exists()):
         raise ValueError(f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists")
     if revision is not None and path.exists():
         raise ValueError(f"revision={revision!r} is of a {kind} on the hub, and {name!r} is here: leave it out")

@@ -17,8 +17,8 @@ import heta_lens
 from helpers import zoo
 from helpers.gguf_files import MERGES, TEMPLATE, TOKENS, small_llama, write_gguf
 from helpers.quantised import QuantisedLinear
-from heta_lens.model.checkpoints import CheckpointError, check_separable, read_gguf
-from heta_lens.model.loading import load_model
+from heta_lens.model.checkpoints import CheckpointError, check_separable, folder_of, read_gguf
+from heta_lens.model.loading import absent_model, load_model
 
 Damage = Callable[[Path], Any]
 
@@ -139,6 +139,19 @@ def test_a_whole_checkpoint_loads_with_its_own_weights(source: str, saved: dict[
         folder = shutil.copytree(saved[source], tmp_path / "model")
         tensors(benign)(folder)
         assert torch.equal(logits(folder), logits(saved[source]))
+
+
+@pytest.mark.parametrize("name", ["models/nope", "models/nope/deeper", "./nope", "~/nope-at-home"])
+def test_a_path_that_is_not_here_is_not_looked_for_on_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("heta_lens.model.loading.read_from", lambda *_: pytest.fail("the hub was asked"))
+    for load in (load_model, absent_model):
+        with pytest.raises(ValueError, match=name):
+            load(name)
+    assert folder_of("org/model", "model") is None
 
 
 def test_a_name_that_is_not_here_is_one_sentence_offline(monkeypatch: pytest.MonkeyPatch) -> None:
