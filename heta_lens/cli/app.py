@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from functools import update_wrapper
+from importlib.metadata import version
 from inspect import Parameter, Signature, signature
 from io import TextIOWrapper
 from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
@@ -19,8 +20,6 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from typer import Option
 
-import heta_lens
-
 Command: TypeAlias = Callable[..., None]
 
 EXIT_CODES = (
@@ -29,6 +28,7 @@ EXIT_CODES = (
 )
 QUIET = "Only results and errors: no warnings, progress bars or names of files that were written."
 JSON = "Print one JSON document on stdout, and all else on stderr."
+VERSIONED = ("heta-lens", "transformer-lens", "transformers", "torch")  # packages that numbers depend on
 SCHEMA = 1  # version of the JSON documents
 
 # TransformerLens imports bitsandbytes for every model; bitsandbytes then warns of a missing kernel.
@@ -41,14 +41,17 @@ app = typer.Typer(
 
 def _print_version(wanted: bool | None) -> None:
     if wanted:
-        typer.echo(f"heta-lens {heta_lens.__version__}")
+        from platform import python_version
+
+        own, *others = [f"{name} {version(name)}" for name in VERSIONED]
+        typer.echo(f"{own} ({', '.join([*others, f'Python {python_version()}'])})")
         raise typer.Exit
 
 
 @app.callback()
 def heta_lens_command(
     version: Annotated[
-        bool | None, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool | None, Option("--version", callback=_print_version, is_eager=True, help="Show the versions and exit.")
     ] = None,
 ) -> None:
     """Which tokens made the model say that?"""

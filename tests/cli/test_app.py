@@ -1,10 +1,12 @@
 """The command as a whole: help, version, startup, output modes and errors."""
 
 import json
+import platform
 import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import version
 from os import environ
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +38,13 @@ def test_every_command_has_a_schema() -> None:
     parts = {name: getattr(each, "commands", {"": None}) for name, each in main.commands.items()}
     names = [f"{name} {part}".strip() for name in parts for part in parts[name]]
     assert sorted(SCHEMAS["properties"]["command"]["enum"]) == sorted(names) and len(SCHEMAS["allOf"]) == len(names)
+
+
+def test_the_version_is_given_with_those_that_numbers_depend_on() -> None:
+    said = run("--version").stdout
+    assert said.startswith(f"heta-lens {version('heta-lens')} ") and said.count("\n") == 1
+    assert f"Python {platform.python_version()}" in said
+    assert all(f"{name} {version(name)}" in said for name in ("torch", "transformers", "transformer-lens"))
 
 
 def test_a_shell_can_complete_it() -> None:
