@@ -11,6 +11,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
+RUN = "run.sqlite"  # the database of an evaluation, in its folder
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 _short = Repr()

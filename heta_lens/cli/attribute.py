@@ -45,7 +45,7 @@ def attribute_text(
 
     # Files are written first: an error of the terminal then loses nothing.
     for label, result in results.items():
-        views.write_files(result, own[label], special=special)
+        views.write_files(result, own[label], special=special, by=by)
     documents = dict[str, dict[str, Any]]()
     if as_json():  # whose columns import what evaluates
         documents = {label: views.document_of(result, own[label], by) for label, result in results.items()}
@@ -180,7 +180,7 @@ def attribute_prompts(
 
 
 CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
-MEMORY = "How much memory the GPUs have, all together, in GB."
+MEMORY = "How much memory the GPUs have, all together, in GB: tells what fits."
 
 
 @command("estimate")
@@ -188,7 +188,7 @@ def estimate(
     *,
     config: Annotated[str, Option(help=CONFIG)],
     tokens: Annotated[int, Option(help="How long the prompt is.")],
-    gpu_memory: Annotated[float, Option(metavar="GB", help=MEMORY)],
+    gpu_memory: Annotated[float | None, Option(metavar="GB", help=MEMORY)] = None,
     chosen: flags.MethodFlags,
     dtype: Annotated[str | None, Option(help="Of the weights; by default the model's own.")] = None,
     revision: flags.Revision = None,
@@ -198,14 +198,14 @@ def estimate(
 
     The model need not be there. Lists what takes less memory too.
     """
-    size, (_, method) = int(gpu_memory * 10**9), chosen.one()
+    size, (_, method) = None if gpu_memory is None else int(gpu_memory * 10**9), chosen.one()
     from heta_lens import estimate_memory
 
     how = {"revision": revision, "trust_remote_code": trust_remote_code}
     predicted = estimate_memory(config, tokens, memory=size, method=method, dtype=dtype, **how)
     choices = [predicted, *predicted.smaller]
     documents = [
-        {"method": each.method, "options": each.options, "bytes": each.needed, "fits": each.fits}
+        {"method": each.method, "options": each.options, "bytes": each.needed, "fits": size and each.fits}
         | {"weights": each.weights, "cache": each.cache}
         | {"steps": {name: step._asdict() for name, step in each.steps.items()}}
         for each in choices
@@ -297,10 +297,12 @@ def show_saved(
     saved = views.read_saved(paths, prompt, method)
     apart = files.apart([of.name for of in saved])
     for of in saved:
-        views.write_files(of.result, apart[of.name], special=special)
-    documents = [views.document_of(of.result, apart[of.name], by) for of in saved]
-    add(shown=[{"file": of.path, "name": of.name, **parts} for of, parts in zip(saved, documents, strict=True)])
-    for of in [] if as_json() else saved:
+        views.write_files(of.result, apart[of.name], special=special, by=by)
+    if as_json():
+        parts = [views.document_of(of.result, apart[of.name], by) for of in saved]
+        add(shown=[{"file": of.path, "name": of.name, **own} for of, own in zip(saved, parts, strict=True)])
+        return
+    for of in saved:
         if len(saved) > 1:
             say(f"\n{of.name}", style="reverse")
         views.show_result(of.result, by=by, top=top, special=special)

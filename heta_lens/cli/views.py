@@ -95,11 +95,17 @@ def write_view(view: "Callable[[], View]", files: Files) -> None:
 
 
 def write_files(
-    explained: Explained, files: Files, *, marked: Collection[int] = (), why: str = "", special: bool = False
+    explained: Explained,
+    files: Files,
+    *,
+    marked: Collection[int] = (),
+    why: str = "",
+    special: bool = False,
+    by: str = "token",
 ) -> None:
     from heta_lens import plots
 
-    write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
+    write_view(lambda: plots.page(explained, marked=marked, note=why, special=special, by=by), files)
     if files.save is not None:
         explained.save(files.save)
         note(files.save)
@@ -200,16 +206,16 @@ def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | N
 
 
 def _is_run(path: Path) -> bool:
-    from heta_lens.evaluation.run_database import RUN
+    from heta_lens._util.files import RUN
 
     return path.name == RUN or path.expanduser().is_dir()
 
 
 def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
-    from heta_lens.evaluation.saved_scores import load_scores
-
     if not _is_run(path):
         return [Saved(path, str(path), load_result(path))]
+    from heta_lens.evaluation.saved_scores import load_scores
+
     scores = load_scores(path).of(prompt=prompt, method=method)
     if len(scores) > MOST:
         names = ", ".join(scores.prompts[:3])

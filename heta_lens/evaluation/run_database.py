@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from heta_lens._util.files import RUN
 from heta_lens._util.python import versions
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance, record_of
@@ -34,7 +35,6 @@ from heta_lens.data.instance import Instance, record_of
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Key: TypeAlias = tuple[str, str]  # of a prompt and a method
 
-RUN = "run.sqlite"
 SCHEMA = 1  # rises when earlier versions of the library can no longer read the file
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers

@@ -47,16 +47,23 @@ HEAT_COLUMNS = 38  # that a page of a notebook has room for
 
 
 def page(
-    attribution: Attribution | SpanAttribution, *, marked: Iterable[int] = (), note: str = "", special: bool = False
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Iterable[int] = (),
+    note: str = "",
+    special: bool = False,
+    by: str = "token",
 ) -> View:
     """Return everything about a result: a notebook shows the view, ``.open()`` a browser, and ``.save`` keeps a page.
 
     ``marked`` positions are underlined, as evidence, and ``note`` may say why. Beside ``.save("page.html")`` the view
     can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``).
     A switch shows special tokens and a chat template's; with ``special=True`` the page starts with these tokens.
+    ``by`` is what the page adds up first: ``token``, ``word``, ``sentence``, ``message`` or ``role`` (its messages).
     """
     positions = frozenset(marked)
     more: dict[str, Any] = {"last": last_row(attribution.summed), "special": special, "hint": HINT}
+    more["unit"] = "messages" if by == "role" else f"{by}s"
     if isinstance(attribution, SpanAttribution):
         text, values = with_answer(attribution), span_values(attribution)
         more |= {"hint": SPAN_HINT, "matrix": packed_matrix(attribution)}

@@ -45,7 +45,7 @@
   const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
   /** What is shown: ``current`` is the chip that is pointed at, ``pick`` the chip whose targets or sources are. */
   const state = {
-    view: data.compare ? "all" : 0, unit: "tokens", current: null, pinned: false, pick: null, feeds: false, other: null,
+    view: data.compare ? "all" : 0, unit: units[data.unit] ? data.unit : "tokens", current: null, pinned: false, pick: null, feeds: false, other: null,
     sorted: null, down: true, all: false, results: [], beside: [], members: [],
   };
 

@@ -1,6 +1,9 @@
 """``show``, ``compare`` and ``estimate``, as a user types them: no model is loaded."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,33 @@ def test_show_prints_the_output_of_attribute(monkeypatch: pytest.MonkeyPatch) ->
     assert TOKEN in both and SPAN in both and "why ' drawer'?" in both and "why ' drawer.'?" in both
     assert "drawer." in run("show", TOKEN, "--by", "word", "--top", "1").stdout
     assert run("show", "many", "--prompt", "p-1", "--method", "recency").stdout.count("recency: why") == 1
+
+
+SHOW = """
+import sys
+from heta_lens.__main__ import main
+sys.argv[1:] = ["show", *{paths!r}]
+try:
+    main()
+except SystemExit as end:
+    print("exit", end.code)
+print("heavy", sorted({{"transformers", "transformer_lens"}} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.slow
+def test_show_imports_no_model_library() -> None:
+    code = SHOW.format(paths=[TOKEN, SPAN])
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "why ' drawer'?" in ended.stdout and ended.stdout.endswith("exit 0\nheavy []\n")
+
+
+def test_a_page_opens_by_what_the_terminal_lists(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    assert run("show", TOKEN, "--by", "sentence", "--html", str(page)).exit_code == 0
+    assert '"unit":"sentences"' in page.read_text()
+    assert run("attribute", TEXT, "-m", "recency", "--by", "word", "--html", str(page)).exit_code == 0
+    assert '"unit":"words"' in page.read_text()
 
 
 def test_show_writes_pages_and_figures(tmp_path: Path) -> None:
@@ -103,6 +133,17 @@ def test_estimate_says_what_fits(config: str) -> None:
     assert re.search(r"batch=2: .* = weights", said.output) and "(2 at once)" in said.output
     fast = estimated(config, 20, "-m", "fast")
     assert fast.exit_code == 0 and re.search(r"fast: .* = weights", fast.output)
+
+
+def test_estimate_says_what_a_method_needs_without_a_gpu_to_fit_into(config: str) -> None:
+    said = run("estimate", "--config", config, "--tokens", "20", "--json")
+    assert said.exit_code == 0, said.output
+    document = json.loads(said.stdout)
+    needed, *smaller = (choice["bytes"] for choice in document["choices"])
+    assert document["memory"] is None and {choice["fits"] for choice in document["choices"]} == {None}
+    assert needed > max(smaller) > 0
+    assert {step["copies"] for step in document["choices"][0]["steps"].values()} == {1}
+    assert "too much" not in run("estimate", "--config", config, "--tokens", "20").output
 
 
 @pytest.mark.usefixtures("unchecked")

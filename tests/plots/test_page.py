@@ -45,6 +45,13 @@ def test_a_page_has_all_tokens_and_values_and_needs_nothing(attribution: Attribu
         assert shown[name] == own.float().tolist()
 
 
+@pytest.mark.parametrize(
+    ("by", "unit"), [("token", "tokens"), ("word", "words"), ("sentence", "sentences"), ("role", "messages")]
+)
+def test_a_page_opens_by_what_is_asked_for(by: str, unit: str) -> None:
+    assert data(plots.page(plain(), by=by))["unit"] == unit
+
+
 def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> None:
     for special in (False, True):
         view = plots.page(plain(), special=special)

@@ -245,6 +245,13 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
     assert shown["said"].endswith("hidden") and shown["hidden"] == 0 and "hidden: 2.8%" in shown["scale"]
 
 
+def test_a_page_opens_by_what_is_asked_for(tmp_path: Path) -> None:
+    page = plots.page(written(["a", " b.\n", "c", " d"], [1.0, 2.0, 3.0, 5.0]), special=True, by="sentence").page
+    script = """const opened = chips().map(depth); choose(0, "tokens"); return [opened, chips().map(depth)];"""
+    opened, tokens = (len(set(shown)) for shown in run(page, script, tmp_path))
+    assert (opened, tokens) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("scores", "ends"),
     [([0.0, 9.0, 1.0], ["0", "≥ 2"]), ([1.0, -9.0, 0.0], ["against ≤ −2", "2 for"]), ([0.0, 3.0, 2.0], ["0", "3"])],
