@@ -77,6 +77,9 @@ def agreement(correlation: float, tokens: int) -> Agreement:
 class Validation:
     """Agreement of an attribution's scores with the effects of patching, an effect per evaluated token.
 
+    Scores without signs (``signed=False``) say how much a token matters: their agreement and misattribution go by the
+    sizes of the effects.
+
     - ``patch_correlation``: Spearman's correlation of scores and effects; NaN for constant scores or effects
     - ``joint``: the effect of patching the ``k`` tokens with the highest scores together (Intervention@k)
     - ``mean_single``: the mean of their effects, patched one at a time
@@ -92,6 +95,7 @@ class Validation:
     joint: float
     mean_single: float
     misattribution: float
+    signed: bool
     title: str
     quantity: str
     options: dict[str, Any]
@@ -119,11 +123,12 @@ class Validation:
         layer = self.options["layer"]
         way = f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
+        by_size, in_size = ("", "") if self.signed else ("; effects by size, since the scores have no signs", " in size")
         return [
-            f"{self.agreement} (by {way})",
+            f"{self.agreement} (by {way}{by_size})",
             f"patching the {k} highest lowers {self.quantity} by {self.joint:.3g}; patching one of them, by "
             f"{self.mean_single:.3g} on average",
-            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",
+            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}{in_size}",
         ]
 
 
@@ -194,10 +199,11 @@ def validate(
         tokens=scored.tokens,
         scores=scores,
         effects=alone,
-        patch_correlation=patch_correlation(scores, alone),
+        patch_correlation=patch_correlation(scores, alone, signed=attribution.signed),
         joint=joint,
         mean_single=mean_effect(scores, alone, k),
-        misattribution=misattribution(scores, alone, top, float(least)),
+        misattribution=misattribution(scores, alone, top, float(least), signed=attribution.signed),
+        signed=attribution.signed,
         title=attribution.title,
         quantity=quantity,
         options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},

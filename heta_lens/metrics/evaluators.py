@@ -138,14 +138,14 @@ def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
 
 
 def evaluate_effects(case: MetricCase) -> dict[str, Value]:
-    single, candidates = case.cached.edge_effects, case.candidates
+    single, candidates, signed = case.cached.edge_effects, case.candidates, case.attribution.signed
     joint = effects(case.prediction, groups=[evidence.highest(case.scores, 5, candidates)])
-    correlation = interventions.patch_correlation(case.scores, single, candidates=candidates)
+    correlation = interventions.patch_correlation(case.scores, single, candidates=candidates, signed=signed)
     return {
         "patch_correlation": value_or_reason(correlation, "scores or effects are all equal"),
         "intervention_5": float(joint[0]),
         "mean_effect_5": interventions.mean_effect(case.scores, single, 5, candidates=candidates),
-        "misattribution": interventions.misattribution(case.scores, single, candidates=candidates),
+        "misattribution": interventions.misattribution(case.scores, single, candidates=candidates, signed=signed),
     }
 
 
@@ -158,7 +158,7 @@ def evaluate_resampling(case: MetricCase) -> Value:
 
 
 def _agreement_of_sizes(case: MetricCase, moved: Float[Tensor, "pos"]) -> Value:
-    correlation = interventions.patch_correlation(case.scores.abs(), moved.abs(), candidates=case.candidates)
+    correlation = interventions.patch_correlation(case.scores.abs(), moved, candidates=case.candidates, signed=False)
     return value_or_reason(correlation, "scores or effects are all equal")
 
 

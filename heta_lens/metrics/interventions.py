@@ -1,7 +1,9 @@
 """Agreement of scores with interventions: with the effects of masking sets of tokens, and of patching single tokens.
 
 ``effects`` come from `heta_lens.causal.effects`, an effect per score. ``candidates`` are the evaluated positions
-(default: every position).
+(default: every position). Scores without signs say how much a token matters, and not in which direction: they are
+compared with the sizes of effects. ``signed`` is that of the attribution; by default, scores are signed if one is
+below 0.
 """
 
 from dataclasses import dataclass
@@ -71,10 +73,14 @@ def additivity_gap(drops: Drops, scores: Float[Tensor, "pos"]) -> float:
 
 
 def patch_correlation(
-    scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], *, candidates: Positions | None = None
+    scores: Float[Tensor, "pos"],
+    effects: Float[Tensor, "pos"],
+    *,
+    candidates: Positions | None = None,
+    signed: bool | None = None,
 ) -> float:
     """Spearman's correlation of scores and effects, higher is better; NaN if scores or effects are constant."""
-    scores, effects = _checked(scores, effects)
+    scores, effects = _checked(scores, effects, signed)
     positions = candidate_positions(candidates, len(scores))
     return rank_correlation(scores[positions], effects[positions])
 
@@ -82,8 +88,8 @@ def patch_correlation(
 def mean_effect(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int = 5, *, candidates: Positions | None = None
 ) -> float:
-    """Mean effect of single patches of the ``k`` tokens with the highest scores; higher is better."""
-    scores, effects = _checked(scores, effects)
+    """Mean effect, with its sign, of single patches of the ``k`` highest scores; higher is better."""
+    scores, effects = _checked(scores, effects, signed=True)
     return float(effects[highest(scores, k, candidates)].mean())
 
 
@@ -94,14 +100,19 @@ def misattribution(
     least: float = 0.01,
     *,
     candidates: Positions | None = None,
+    signed: bool | None = None,
 ) -> float:
     """Share of the ``k`` tokens with the highest scores but an effect below ``least``; lower is better."""
-    scores, effects = _checked(scores, effects)
+    scores, effects = _checked(scores, effects, signed)
     return mean_effect(scores, (effects < least).double(), k, candidates=candidates)
 
 
-def _checked(scores: Tensor, effects: Tensor) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+def _checked(
+    scores: Tensor, effects: Tensor, signed: bool | None
+) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+    """Return scores, and the effects that they are compared with."""
     scores, effects = finite_scores(scores), finite_scores(effects, name="effects")
     if len(scores) != len(effects):
         raise ValueError(f"there are {len(effects)} effects for {len(scores)} scores")
-    return scores, effects
+    signed = bool((scores < 0).any()) if signed is None else signed
+    return scores, effects if signed else effects.abs()

@@ -117,12 +117,16 @@ ROWS = (
     of_gold("Pass@5", variant="a gold token among the first 5"),
     # patching
     of_effects(
-        "Patch correlation", low=-1.0, variant="Spearman with edge patches by zero, attention frozen",
+        "Patch correlation", low=-1.0,
+        variant="Spearman with edge patches by zero, attention frozen; with sizes of effects if scores have no signs",
         cost="(2N + 2) F, shared by all that patch edges",
     ),
     of_effects("Intervention@5", low=None, high=None, variant="the first 5 patched together, in nats"),
     of_effects("Mean effect@5", low=None, high=None, variant="the first 5 patched one at a time, the mean in nats"),
-    of_effects("Misattribution", better="less", variant="of the first 10, those with an effect below 0.01 nats"),
+    of_effects(
+        "Misattribution", better="less",
+        variant="of the first 10, those with an effect below 0.01 nats, in size if scores have no signs",
+    ),
     Metric(
         "Deletion correlation", evaluators.evaluate_deletion, low=-1.0, cost="N F, shared", source=OWN,
         variant="Spearman of sizes, with the effects of leaving out each token",

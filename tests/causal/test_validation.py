@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import norm, spearmanr
 
-from helpers import zoo
+from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, predict
 from heta_lens.causal import effects, validate
 from heta_lens.causal.validation import Z95, agreement
@@ -31,8 +31,8 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 def test_effects_agree_with_themselves_and_not_with_their_opposite(build: Callable[[], Any], how: How) -> None:
     model = build()
     ids, way = zoo.prompt(model, N), {"how": how, "layer": 1 if how == "resid_patch" else None}
-    cache, attribution = cache_of(model, ids), explain(model, ids, TARGET, method="leave_one_out")
-    own = effects(predict(model, ids, TARGET), **way).cpu().double()
+    attribution = explain(model, ids, TARGET, method="leave_one_out", effect="log_prob")
+    cache, own = cache_of(model, ids), effects(predict(model, ids, TARGET), **way).cpu().double()
     same = validate(cache, replace(attribution, scores=own), tokens=ids, special=True, k=2, top=3, **way)
     torch.testing.assert_close(same.effects, own)
     torch.testing.assert_close(same.scores, own)
@@ -44,6 +44,25 @@ def test_effects_agree_with_themselves_and_not_with_their_opposite(build: Callab
     assert same.joint == pytest.approx(float(together[0])) and same.mean_single == pytest.approx(own[best[:2]].mean())
     assert same.misattribution == pytest.approx(float((own[best[:3]] < 0.01).double().mean()))
     assert same.misattribution <= other.misattribution
+
+
+@FAMILIES
+@pytest.mark.parametrize("signed", [True, False])
+def test_scores_without_signs_are_compared_with_sizes(build: Callable[[], Any], signed: bool) -> None:
+    model = build()
+    ids, least, top = zoo.prompt(model, N), 0.01, 3
+    effect = "log_prob" if signed else "kl"
+    attribution = explain(model, ids, TARGET, method="leave_one_out", effect=effect)
+    own = effects(predict(model, ids, TARGET), how="input").cpu().double()
+    assert attribution.signed == signed and own.min() < -least
+    found = validate(cache_of(model, ids), attribution, tokens=ids, special=True, how="input", top=top, least=least)
+    agreement, share = oracles.agreement_with_effects(attribution.scores.double(), own, top, least, signed=signed)
+    assert found.patch_correlation == pytest.approx(agreement) and found.misattribution == pytest.approx(share)
+    torch.testing.assert_close(found.effects, own)
+    assert found.signed == signed and ("effects by size" in repr(found)) != signed
+    sizes = replace(attribution, scores=own.abs())
+    of_sizes = validate(cache_of(model, ids), sizes, tokens=ids, special=True, how="input")
+    assert (of_sizes.patch_correlation == pytest.approx(1)) != signed
 
 
 @ONE_EACH

@@ -554,6 +554,19 @@ def envelope_share(information: PerToken, drops: PerToken) -> float:
     return sum(met) / len(met)
 
 
+def agreement_with_effects(
+    scores: PerToken, effects: PerToken, k: int, least: float, *, signed: bool
+) -> tuple[float, float]:
+    """Spearman's correlation with the effects, and the share of the k highest scores without an effect.
+
+    An effect is a fall of log P. Scores without signs claim its size only.
+    """
+    claimed = effects if signed else effects.abs()
+    ranks = [(x < x[:, None]).sum(1) + ((x == x[:, None]).sum(1) + 1) / 2 for x in (scores, claimed)]
+    first = sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i))[:k]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1]), sum(bool(claimed[i] < least) for i in first) / len(first)
+
+
 def leakage(gate: PerToken, windowed: PerToken) -> tuple[float, float]:
     """max_i |M[i] - M~[i]| and half the sum, the total variation; both gates sum to 1."""
     distance = (gate - windowed).abs()
@@ -592,3 +605,4 @@ def pair_energies(hessian: Hessian) -> Float64[Tensor, "N N"]:
 def every_deal(tokens: int, groups: int) -> list[Int64[Tensor, "N"]]:
     """All ways in which so many tokens are dealt to groups of nearly one size."""
     return [torch.tensor(order) % groups for order in permutations(range(tokens))]
+

@@ -8,7 +8,10 @@ import torch
 
 from helpers import oracles, zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict
-from helpers.evaluating import ONE_EACH, TARGET, N, prediction_of
+from helpers.evaluating import ONE_EACH, TARGET, N, demo, prediction_of
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry, figures
+from heta_lens.evaluation.prompt_evaluation import ask, explained
 from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
@@ -19,6 +22,7 @@ from heta_lens.metrics import (
     misattribution,
     patch_correlation,
 )
+from heta_lens.metrics.metric_case import MetricCache
 
 SCORES = torch.tensor([4.0, 3, 2, 1])
 EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])
@@ -84,6 +88,27 @@ def test_effects_are_the_best_scores() -> None:
         for k in (1, 2, 3):
             assert mean_effect(scores, EFFECTS.double(), k) <= mean_effect(EFFECTS, EFFECTS, k) + 1e-7
             assert misattribution(scores, EFFECTS.double(), k) >= misattribution(EFFECTS, EFFECTS, k)
+
+
+def test_scores_without_signs_are_compared_with_the_sizes_of_effects() -> None:
+    against = torch.tensor([-0.5, 0.005, 0.2, 0])
+    assert patch_correlation(SCORES, against) == pytest.approx(0.8), "no score is below 0"
+    assert patch_correlation(SCORES, against, signed=True) == pytest.approx(-0.4)
+    assert misattribution(SCORES, against, k=2) == 0.5 and misattribution(SCORES, against, k=2, signed=True) == 1
+    signed = SCORES - 2
+    assert patch_correlation(signed, against) == patch_correlation(SCORES, against, signed=True)
+    assert misattribution(signed, against) == 0.75 and mean_effect(SCORES, against, 1) == -0.5
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "leave_one_out effect=log_prob"])
+def test_the_metrics_know_if_an_attribution_is_signed(method: str) -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    case = explained(demo(), instance, MetricCache(ask(demo(), instance)), Entry.read(method).ready)
+    (values, _), at = figures(case, ["patch_correlation", "misattribution"]), case.candidates
+    effects, signed = case.cached.edge_effects, "log_prob" in method
+    assert case.attribution.signed == signed and effects[at].min() < 0
+    expected = oracles.agreement_with_effects(case.scores[at], effects[at], 10, 0.01, signed=signed)
+    assert (values["patch_correlation"], values["misattribution"]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
