@@ -45,6 +45,7 @@ class ContextReliance:
     - ``divergences``: for each token of the answer, KL(without the context ‖ with it) of the prediction, in nats
     - ``threshold``: tokens with at least this divergence are explained
     - ``instead``: the model's most likely token without the context
+    - ``changes``: True where that is another than with the context; tokens below the threshold may change too
     - ``steps``: an attribution for each of these tokens: why it, rather than the token without the context
     """
 
@@ -55,6 +56,7 @@ class ContextReliance:
     divergences: Float[Tensor, "answer"]
     threshold: float
     instead: tuple[str, ...]
+    changes: tuple[bool, ...]
     steps: tuple[Attribution, ...]
 
     @property
@@ -79,27 +81,36 @@ class ContextReliance:
                 "divergence": self.divergences.tolist(),
                 "depends": [position in self.positions for position in positions],
                 "instead": self.instead,
+                "changes": self.changes,
             }
         )
 
     @property
     def title(self) -> str:
         count, (first, stop) = len(self.divergences), self.context
-        return f"{len(self.steps)} of {count} tokens of the answer depend on the context at {first}–{stop - 1}"
+        found = f"{len(self.steps)} of {count} tokens of the answer depend on the context at {first}–{stop - 1}"
+        return f"{found}; the most likely token changes at {more} more" if (more := len(self._marked)) else found
+
+    @property
+    def _marked(self) -> set[int]:
+        """The positions below the threshold at which the most likely token changes."""
+        return {self.start + at for at, changes in enumerate(self.changes) if changes} - {*self.positions}
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The table that is printed, under ``COLUMNS``."""
         found, sources = list[tuple[str, ...]](), self.sources()
-        for position, token, divergence, _, instead in self.to_frame().itertuples(index=False):
+        for position, token, divergence, _, instead, _ in self.to_frame().itertuples(index=False):
             found_in = [source for source in sources.get(position, ()) if source.score > 0]
             scored = [f"{text!r} at {place} ({score:.3g})" for text, score, (place,) in found_in]
-            found.append((str(position), repr(token), f"{divergence:.3g}", repr(instead), ", ".join(scored)))
+            without = f"{instead!r}{' *' * (position in self._marked)}"
+            found.append((str(position), repr(token), f"{divergence:.3g}", without, ", ".join(scored)))
         return found
 
     @property
     def rule(self) -> str:
-        return f"they depend on it from {self.threshold:.3g} nats on, by KL(without it ‖ with it)"
+        below = "; * below that, but the most likely token changes" * bool(self._marked)
+        return f"they depend on it from {self.threshold:.3g} nats on, by KL(without it ‖ with it){below}"
 
     def __repr__(self) -> str:
         rows = [COLUMNS, *self.rows]
@@ -169,7 +180,7 @@ def context_reliance(
     divergences = torch.stack([kl(one.log_probs, other.log_probs) for one, other in both])
     spread = float(divergences.std()) if len(divergences) > 1 else 0.0
     least = min(float(divergences.mean()) + threshold * spread, float(divergences.max()))
-    instead = [int(one.log_probs.argmax()) for one in before]
+    instead, likely = ([int(one.log_probs.argmax()) for one in each] for each in (before, predicted))
     chosen = [at for at, divergence in enumerate(divergences.tolist()) if divergence >= least and divergence > 0]
     steps = explain.each([_rather(predicted[at], instead[at]) for at in chosen]) if chosen else []
     every = whole[0].tolist()
@@ -181,6 +192,7 @@ def context_reliance(
         divergences,
         least,
         tuple(adapter.tokenizer.write(token, one.ids.tolist()) for token, one in zip(instead, before, strict=True)),
+        tuple(one != other for one, other in zip(instead, likely, strict=True)),
         tuple(steps),
     )
 

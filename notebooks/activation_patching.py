@@ -116,8 +116,8 @@ print(by_input)
 by_input.to_frame().nlargest(4, "score").round(4)
 
 # %% [markdown]
-# It has the largest one. Scores and effects agree better, but the rank correlation is still low. Whether an attribution
-# is valid depends on the intervention.
+# It has the largest one, and patching agrees with the scores. Whether an attribution is valid depends on the
+# intervention.
 #
 # ## Patch in the order of the scores
 #

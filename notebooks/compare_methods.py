@@ -94,8 +94,8 @@ for entry in entries:
 pd.DataFrame(values).T.astype(float).round(3)
 
 # %% [markdown]
-# None does. Leave-one-out is best, alone or tied, on the first three metrics, and attention rollout on the last. HETA
-# is second on the first two, but its highest score is not on the evidence. Random scores are not last: they put
+# None does. Leave-one-out is best, alone or tied, on the first three metrics, and HETA on the last. HETA is second on
+# the first two, but its highest score is not on the evidence. Random scores are not last: they put
 # evidence first, by luck. The command `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals
 # and paired differences.
 #

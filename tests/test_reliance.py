@@ -71,6 +71,22 @@ def test_places_mean_what_the_passage_does() -> None:
     assert by_text.start == 30
 
 
+def test_tokens_below_the_threshold_whose_most_likely_form_changes_are_marked() -> None:
+    answer = " drawer. Leo put the key in the drawer"
+    found = context_reliance(demo(), STORY, PASSAGE, answer, threshold=2, method="gradient_norm")
+    with torch.no_grad():
+        whole, before = (demo()(text + answer).argmax(-1)[0] for text in (STORY, STORY.replace(PASSAGE, "")))
+    changed = (whole[-10:-1] != before[-10:-1]).tolist()
+    frame = found.to_frame()
+    assert len(frame) == 9 and frame.changes.tolist() == changed
+    below = frame[frame.changes & ~frame.depends]
+    assert below.token.tolist() == [" key"] and below.divergence.max() < found.threshold
+    assert "the most likely token changes at 1 more" in repr(found) and "changes at 1 more" in found._repr_html_()
+    assert [row[0] for row in found.rows if row[3].endswith(" *")] == [str(place) for place in below.position]
+    plain = context_reliance(demo(), STORY, PASSAGE, 2)
+    assert plain.changes == (True, False) and "*" not in repr(plain)
+
+
 def test_tokens_that_a_hook_forbids_leave_numbers() -> None:
     model = zoo.bridge.__wrapped__("gpt2")  # a new one
     ids = zoo.prompt(model, 9)
