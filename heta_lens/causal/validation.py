@@ -123,12 +123,12 @@ class Validation:
         layer = self.options["layer"]
         way = f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
-        by_size, in_size = ("", "") if self.signed else ("; effects by size, since the scores have no signs", " in size")
+        by_size, size = ("", "") if self.signed else ("; effects by size, since the scores have no signs", " in size")
         return [
             f"{self.agreement} (by {way}{by_size})",
             f"patching the {k} highest lowers {self.quantity} by {self.joint:.3g}; patching one of them, by "
             f"{self.mean_single:.3g} on average",
-            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}{in_size}",
+            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}{size}",
         ]
 
 

@@ -27,8 +27,8 @@ ENTRIES = (
 SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
 BUDGET = "At most so many forwards for every method and prompt; a backward counts as two."
 METRICS = (
-    "See heta-lens metrics; may be repeated, or with commas (all that run a method only once, except soft_ns, "
-    "soft_ns_raw and resampling_correlation)."
+    "See heta-lens metrics; may be repeated, or with commas (all that run a method only once and that some prompt "
+    "has the evidence for, except soft_ns, soft_ns_raw and resampling_correlation)."
 )
 
 
@@ -69,13 +69,13 @@ def evaluate_suite(
     entries = [replace(Entry.read(entry), budget=budget) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
     external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
-    names = flags.listed(metrics, default_metrics())
     options, load, distribution = choice.options(), loading.options(), workers.options()
     split, limit = choice.split, choice.limit
     if suite == "recall":
         limit, split = limit or 100, split or "test"
     draw = partial(suites.suite, suite, choice.path, split=split, limit=limit, seed=choice.seed, **options)
     prompts, explained = drawn(suite, partial(load_model, model, **load), distribution["workers"], draw)
+    names = flags.listed(metrics, default_metrics(prompts))
     facts = {"suite": suite, "suite_options": options, "model": model, "path": choice.path and str(choice.path)}
     facts |= {"split": split, "seed": choice.seed, "limit": limit, **flags.given(budget=budget), **flags.facts_of(load)}
     kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet()}

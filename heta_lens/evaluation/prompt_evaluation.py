@@ -178,7 +178,7 @@ def metric_values(case: MetricCase, metrics: Mapping[str, Metric]) -> MetricValu
     errors: dict[str, str] = {}
     by_evaluator: dict[Evaluator, list[str]] = defaultdict(list)
     for name, metric in metrics.items():
-        if unknown := [need for need in metric.needs if not getattr(case.instance, need)]:
+        if unknown := metric.unknown(case.instance):
             results[name] = f"no {', '.join(unknown)} known of this prompt"
         else:
             by_evaluator[metric.evaluate].append(name)

@@ -92,6 +92,13 @@ def evaluate(
             raise ValueError(f"there are no {kind} to evaluate")
         if repeated := [name for name, count in Counter(given).items() if count > 1]:
             raise ValueError(f"{kind} {', '.join(repeated)} are there more than once")
+    for name, metric in by_name:
+        if all(unknown := [metric.unknown(instance) for instance in instances]):
+            raise ValueError(
+                f"the metric {name} needs {', '.join(metric.needs)}, and no prompt has all of it ({ids[0]!r} has no "
+                f"{', '.join(unknown[0])}): add it to the prompts (spans of characters are [[start, stop]]), or leave "
+                "the metric out"
+            )
     texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
     request = {
         **(facts or {}),

@@ -107,9 +107,7 @@ def misattribution(
     return mean_effect(scores, (effects < least).double(), k, candidates=candidates)
 
 
-def _checked(
-    scores: Tensor, effects: Tensor, signed: bool | None
-) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+def _checked(scores: Tensor, effects: Tensor, signed: bool | None) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
     """Return scores, and the effects that they are compared with."""
     scores, effects = finite_scores(scores), finite_scores(effects, name="effects")
     if len(scores) != len(effects):

@@ -131,6 +131,10 @@ class Metric:
     positive: bool = False
     origin: str = BUILT_IN
 
+    def unknown(self, instance: Instance) -> tuple[str, ...]:
+        """The parts that the metric needs, and that the instance lacks."""
+        return tuple(need for need in self.needs if not getattr(instance, need))
+
     @property
     def about(self) -> dict[str, Any]:
         """Every field but the function, in types of JSON."""

@@ -12,13 +12,14 @@ Without an entry point, such a function is named as ``module:function``.
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
 from heta_lens._util.options import hint, is_object_name, named_object
+from heta_lens.data.instance import Instance
 from heta_lens.metrics import evaluators
 from heta_lens.metrics.metric_case import Better, Metric
 
@@ -276,9 +277,14 @@ class MetricRegistry(Mapping[str, Metric]):
 METRICS: Mapping[str, Metric] = MetricRegistry()
 
 
-def default_metrics() -> list[str]:
-    """Return the names of metrics with a single run of the method, without uninformative and costly metrics."""
-    return [name for name, metric in METRICS.items() if not metric.again and name not in (*UNINFORMATIVE, *COSTLY)]
+def default_metrics(instances: Sequence[Instance]) -> list[str]:
+    """Return the names of metrics with a single run of the method, whose needs some instance meets.
+
+    Uninformative and costly metrics are left out.
+    """
+    once = {name: metric for name, metric in METRICS.items() if not metric.again}
+    every = {name: metric for name, metric in once.items() if name not in (*UNINFORMATIVE, *COSTLY)}
+    return [name for name, metric in every.items() if not all(map(metric.unknown, instances))]
 
 
 def metric_named(metric: str | Metric) -> tuple[str, Metric]:

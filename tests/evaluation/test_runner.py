@@ -1,7 +1,10 @@
 """Evaluations and explained data sets: requests, records, resuming, progress and refusals."""
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,13 @@ import pytest
 import torch
 
 import heta_lens
+from helpers import ROOT
+from helpers.asking import missing
 from helpers.evaluating import demo, evaluated, run
 from heta_lens._util.python import versions
-from heta_lens.data.instance import Instance, write_jsonl
+from heta_lens.data.instance import Instance, read_jsonl, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import evaluate, write_report
+from heta_lens.evaluation import evaluate, runner, write_report
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_database import RUN, read_records, reading
 from heta_lens.metrics import Metric
@@ -115,7 +120,10 @@ def test_wrong_requests_are_refused_before_any_work(message: str, tmp_path: Path
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming
-def test_a_finished_evaluation_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_evaluation_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "EVERY", inf)  # a slow machine would get lines in between
     for before in (["0 of 2 done"], []):
         evaluate(demo(), suite("recall", limit=2, facts=2), "random", ["morf"], tmp_path)
         assert capsys.readouterr().err.splitlines() == [*before, "2 of 2 done, about 0:00:00 left"]
@@ -151,16 +159,39 @@ def test_the_command_evaluates_a_file_and_reports_failures(tmp_path: Path) -> No
         "none": some,
     }.items():
         write_jsonl(tmp_path / f"{name}.jsonl", instances)
-    words = ("evaluate", "jsonl", "-m", "random", "--metrics", "morf,dsa")
+    words = ("evaluate", "jsonl", "-m", "random", "--metrics")
     done, partly, failed = (
-        run(*words, "--path", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / name))
-        for name in ("all", "some", "none")
+        run(*words, metrics, "--path", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / name))
+        for name, metrics in {"all": "morf,dsa", "some": "morf,dsa", "none": "morf"}.items()
     )
     assert done.exit_code == 0 and "report.md" in done.stdout and (tmp_path / "all" / "report.html").exists()
     assert run("report", str(tmp_path / "all")).exit_code == 0
     assert partly.exit_code == 0 and "2 of 3 failed, most often (2) by: ValueError: this model has no" in partly.stderr
     assert failed.exit_code == 1 and "no metric has a value of any prompt" in failed.stderr
     assert "none" in (tmp_path / "none" / "report.md").read_text()
+
+
+def test_metrics_without_evidence_are_refused_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the page has the evidence; without its support, as with nothing but gold, there is none."""
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r'^    (\{"id": .*)$', page, re.MULTILINE)
+    (known,) = [Instance(**json.loads(line))]
+    assert known.words("gold") == ["box"] and known.words("support") == ["The key is in the box."]
+    path, words = tmp_path / "mine.jsonl", ("evaluate", "jsonl", "-m", "recency", "--out", str(tmp_path / "x"))
+    write_jsonl(path, [known])
+    evaluated = run(*words, "--path", str(path), "--metrics", "reciprocal_rank,f1")
+    assert evaluated.exit_code == 0 and "none" not in evaluated.stdout
+    write_jsonl(path, [replace(known, support=()), Instance("b", "The box.", None, distractor=[(0, 3)])])
+    with monkeypatch.context() as unloaded:
+        unloaded.setattr("heta_lens.model.loading.load_model", lambda *_, **__: pytest.fail("the model was loaded"))
+        refused = run(*words, "--path", str(path), "--metrics", "f1,reciprocal_rank")
+    assert refused.exit_code == 2
+    assert not missing(["reciprocal_rank", "'a' has no support", "[[start, stop]]"], refused.stderr)
+    with pytest.raises(ValueError, match="'a' has no support, distractor"):
+        evaluate("demo", [*read_jsonl(path)], "recency", ["morf", "dsa"], tmp_path / "y")
+    assert not (tmp_path / "y").exists()
 
 
 @pytest.mark.parametrize(

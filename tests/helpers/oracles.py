@@ -605,4 +605,3 @@ def pair_energies(hessian: Hessian) -> Float64[Tensor, "N N"]:
 def every_deal(tokens: int, groups: int) -> list[Int64[Tensor, "N"]]:
     """All ways in which so many tokens are dealt to groups of nearly one size."""
     return [torch.tensor(order) % groups for order in permutations(range(tokens))]
-

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from helpers.evaluating import run
+from heta_lens.data.instance import Instance
+from heta_lens.data.suites import suite
 from heta_lens.metrics import METRICS, Metric, registry
 from heta_lens.metrics.registry import (
     BUILT_INS,
@@ -38,8 +40,16 @@ def test_every_metric_has_a_description_and_every_description_a_metric() -> None
 
 def test_the_default_metrics_run_a_method_once_and_tell_methods_apart() -> None:
     """Soft-NS keeps one token's worth of the context: most values are 0, and methods often tie."""
-    left_out = {name for name in METRICS.keys() - {*default_metrics()} if not METRICS[name].again}
+    story, claim = (suite("recall", limit=1, claim=claim, distractors="before") for claim in (False, True))
+    known = default_metrics([*story, *claim])
+    left_out = {name for name in METRICS.keys() - {*known} if not METRICS[name].again}
     assert left_out == {"soft_ns", "soft_ns_raw", "resampling_correlation"}
+
+
+def test_the_default_metrics_are_those_that_some_prompt_has_the_evidence_for() -> None:
+    plain, gold = Instance("a", "The box is red.", None), Instance("b", "The box is red.", None, gold=[(4, 7)])
+    assert {*default_metrics([plain])} == {name for name in default_metrics([gold]) if not METRICS[name].needs}
+    assert {*default_metrics([plain, gold])} - {*default_metrics([plain])} == {"f1", "pass_5"}
 
 
 # ------------------------------------------------------------------------------------------- metrics of other packages
