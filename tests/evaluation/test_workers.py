@@ -181,7 +181,8 @@ def run(folder: Path, *methods: str, workers: Workers, model: Any = "demo") -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    "methods", [["heta probes=1", "random", "context_cite", "recency"], pytest.param([*METHODS], marks=pytest.mark.thorough)]
+    "methods",
+    [["heta probes=1", "random", "context_cite", "recency"], pytest.param([*METHODS], marks=pytest.mark.thorough)],
 )
 def test_workers_have_the_results_of_one_process_bit_for_bit(methods: list[str], engine: Any, tmp_path: Path) -> None:
     run(tmp_path / "one", *methods, workers=Workers(threads=1), model=demo())
