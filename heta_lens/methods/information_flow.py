@@ -133,7 +133,8 @@ class FlashTrace(InformationFlow):
     - ``answer``: the range ``(start, stop)`` of positions to explain together, whose tokens, and those after them, get
       0; None is the last position of the context alone
     - ``reasoning``: the range of positions of what the model wrote before its answer, whose tokens get 0: their scores
-      are handed on, as weights of their positions
+      are handed on, as weights of their positions. The range of ``answer`` again, for all that the model wrote, gives
+      the scores of ``FlashTrace.trace`` in the authors' package, which leaves out commas, full stops and blanks
     - ``hops``: how often
     - ``threshold``: leave out proximities below it
     """
@@ -160,8 +161,8 @@ class FlashTrace(InformationFlow):
         for name, span in (("answer", self.answer), ("reasoning", self.reasoning)):
             if span is not None and span[1] > len(prediction):
                 raise ValueError(f"{name}={span} reaches beyond the context, which ends at {len(prediction)}")
-        if self.answer and self.reasoning and self.reasoning[1] > self.answer[0]:
-            raise ValueError(f"reasoning={self.reasoning} must end before answer={self.answer} begins")
+        if self.answer and self.reasoning and self.reasoning != self.answer and self.reasoning[1] > self.answer[0]:
+            raise ValueError(f"reasoning={self.reasoning} must end before answer={self.answer} begins, or equal it")
 
     def explain(self, prediction: Prediction) -> Scores:
         layers = layers_of(prediction)
