@@ -1,12 +1,14 @@
 """AttnLRP next to that of its authors' library, which needs an environment of its own: ``make oracles``.
 
 Their library patches a model's code for good, so each comparison is a process of its own, which is run by the
-interpreter given as an argument and knows nothing of heta_lens or TransformerLens: weights go in, relevances come out.
+interpreter given as an argument and knows nothing of heta_lens or TransformerLens: models go in, relevances come out.
 """
 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -15,62 +17,73 @@ import torch
 from torch import Tensor
 
 N, TARGET, TOLERANCE = 9, 7, 1e-4  # their root mean square norm is in float32, and its gradient with it
+CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "gemma3": "Gemma3ForCausalLM"}
+RULES = {"attn_lrp": "attnLRP", "cp_lrp": "cp_LRP"}
+GEMMA = Path(__file__).parents[2] / "models" / "gemma-3-270m"  # made by ``make real-models``
+PROMPTS = [
+    "When Mary and John went to the store, John gave a drink to",
+    "The capital of France is Paris. The capital of Italy is",
+    "The red key opens the gate. The blue key opens the door. To open the gate, take the",
+    "Alice lives in Oslo. Bob lives in Madrid. Carol lives in Cairo. The city where Bob lives is",
+    "def add(a, b):\n    return a +",
+]
 
 
-def ours(family: str, rule: Any, folder: Path) -> Tensor:
-    """Leaves the model and the prompt for the other side."""
+def models(place: Path) -> Iterator[tuple[str, Path, Any, list[tuple[Tensor, int]]]]:
+    """Kinds of models with their folders and their prompts' tokens and targets."""
+    import heta_lens
     from helpers import zoo
-    from helpers.asking import plain_embeddings, predict
-    from heta_lens.methods.relevance import AttnLrp
 
-    model, source = zoo.bridge(family), zoo.huggingface(family)
-    ids = zoo.prompt(model, N)
-    kept = {"config": source.config.to_dict(), "weights": source.state_dict(), "e": plain_embeddings(model, ids)}
-    torch.save(kept, folder / "asked")
-    return AttnLrp(rule=rule)(predict(model, ids, TARGET)).scores
+    for family in ("gpt2", "llama"):
+        zoo.huggingface(family).save_pretrained(place / family)
+        model = zoo.bridge(family)
+        yield family, place / family, model, [(zoo.prompt(model, N), TARGET)]
+    if GEMMA.exists():
+        model = heta_lens.load_model(GEMMA, dtype="float64")
+        prompts = [model.to_tokens(text) for text in PROMPTS]
+        yield "gemma3", GEMMA, model, [(ids, int(model(ids)[0, -1].argmax())) for ids in prompts]
 
 
-def theirs(family: str, rule: str, folder: Path) -> None:
+def theirs(family: str, rule: str, folder: str, place: Path) -> None:
     images = {"vision_transformer": None, "cp_LRP": None}  # without these it would need torchvision
     sys.modules["lxt.efficient.models.vit_torch"] = cast(ModuleType, SimpleNamespace(**images))
     import lxt.efficient
-    import lxt.efficient.models as models
-    from transformers.models.gpt2 import modeling_gpt2
-    from transformers.models.llama import modeling_llama
+    import lxt.efficient.models as patches
 
-    code, kind = {
-        "gpt2": (modeling_gpt2, modeling_gpt2.GPT2LMHeadModel),
-        "llama": (modeling_llama, modeling_llama.LlamaForCausalLM),
-    }[family]
-    rules = getattr(getattr(models, family), {"attn_lrp": "attnLRP", "cp_lrp": "cp_LRP"}[rule])
-    lxt.efficient.monkey_patch(code, rules)
-    asked = torch.load(folder / "asked")
-    config = kind.config_class(**{name: value for name, value in asked["config"].items() if name != "dtype"})
-    config._attn_implementation = "eager"
-    model = kind(config).double().eval()
-    model.load_state_dict(asked["weights"])
-    e = asked["e"][None].requires_grad_()
-    model(inputs_embeds=e, use_cache=False).logits[0, -1, TARGET].backward()
-    torch.save((e * e.grad).sum(-1)[0].detach(), folder / "found")
+    code = import_module(f"transformers.models.{family}.modeling_{family}")
+    lxt.efficient.monkey_patch(code, getattr(getattr(patches, family), RULES[rule]))
+    kind = getattr(code, CLASSES[family])
+    model = kind.from_pretrained(folder, torch_dtype=torch.float64, attn_implementation="eager").eval()
+    model.requires_grad_(False)
+    found = []
+    for embeddings, target in torch.load(place / "asked"):
+        e = embeddings[None].requires_grad_()
+        model(inputs_embeds=e, use_cache=False).logits[0, -1, target].backward()
+        found.append((e * e.grad).sum(-1)[0].detach())
+    torch.save(found, place / "found")
 
 
 def compare(python: str) -> bool:
+    from helpers.asking import plain_embeddings, predict, relative
+    from heta_lens.methods.relevance import AttnLrp
+
     close = True
-    for family in ("gpt2", "llama"):
-        for rule in ("attn_lrp", "cp_lrp"):
-            with tempfile.TemporaryDirectory() as place:
-                found = ours(family, rule, Path(place))
-                subprocess.run([python, "-W", "ignore", __file__, family, rule, place], check=True)
-                wanted = torch.load(Path(place, "found"))
-            gap = float((found - wanted).abs().max() / wanted.abs().max())
-            sys.stdout.write(f"{family} {rule}: differs by {gap:.1e} of the largest relevance\n")
-            close &= gap < TOLERANCE
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for family, folder, model, prompts in models(place):
+            torch.save([(plain_embeddings(model, ids), target) for ids, target in prompts], place / "asked")
+            for rule in RULES:
+                subprocess.run([python, "-W", "ignore", __file__, family, rule, folder, place], check=True)
+                found = [AttnLrp(rule=cast(Any, rule))(predict(model, *asked)).scores for asked in prompts]
+                gap = max(map(relative, found, torch.load(place / "found")))
+                sys.stdout.write(f"{family} {rule}: differs by {gap:.1e} of the largest relevance\n")
+                close &= gap < TOLERANCE
     return close
 
 
 if __name__ == "__main__":
     first, *others = sys.argv[1:]
     if others:
-        theirs(first, others[0], Path(others[1]))
+        theirs(first, others[0], others[1], Path(others[2]))
     else:
         sys.exit(not compare(first))

@@ -99,6 +99,16 @@ def test_hops_by_hand(build: Any) -> None:
     assert relative(one.scores, wanted) < 1e-9 and 0 < share < 1
 
 
+@BUILD
+def test_all_that_was_written_may_be_traced_at_once(build: Any) -> None:
+    """With one token, a hop repeats its scores, by the share that this token had of them."""
+    model, alone = build(), (5, 6)
+    base, found = trace(model, answer=alone), trace(model, answer=alone, reasoning=alone)
+    (share,) = found.diagnostics["handed_on"]
+    assert share == pytest.approx(1 - float(base.scores.sum()) / (len(model.blocks) - base.diagnostics["residual"]))
+    assert relative(found.scores, (1 + share) * base.scores) < 1e-9 and 0 < share < 1
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
