@@ -60,12 +60,12 @@ class AttnLrp(ModifiedGradient):
     ``a_i = Σ_c E_ic G_ic``: above 0 speaks for the target.
 
     G is the gradient of the target's logit (of a contrast, of the difference; of a set, of ``log Σ exp`` of the logits;
-    of a function, of its value) under modified rules that conserve relevance: norms divide by a constant, an activation
-    uses ``f(x) / x`` in place of its slope, and each factor of a product gets a share. ``diagnostics["absorbed"]`` is
-    the rest, the logit less the sum of the scores: with ``cp_lrp``, what biases and positions receive; with the other
-    rules, also what softmax loses; of a set or a function, also what in it is not linear. Where weights were processed
-    so that logits are centred, the centred logit is explained; a contrast is the same either way. lxt's README says
-    that LRP is patented and free for personal and scientific use.
+    of a function, of its value) under modified rules that conserve relevance: norms (of queries and keys too) divide by
+    a constant, an activation uses ``f(x) / x`` in place of its slope, and each factor of a product gets a share.
+    ``diagnostics["absorbed"]`` is the rest, the logit less the sum of the scores: with ``cp_lrp``, what biases and
+    positions receive; with the other rules, also what softmax loses; of a set or a function, also what in it is not
+    linear. Where weights were processed so that logits are centred, the centred logit is explained; a contrast is the
+    same either way. lxt's README says that LRP is patented and free for personal and scientific use.
 
     - ``rule``: ``attn_lrp`` halves what flows through a product: values get a half, queries and keys a quarter each, a
       gate and what it multiplies a half each; ``cp_lrp`` takes patterns and gates as constants and halves nothing;
