@@ -3,25 +3,26 @@
 # environment outside the repository. uv's settings apply: UV_CONSTRAINT=constraints/tl3.txt takes the pinned versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-root=$PWD uv=${UV:-uv} python=${PYTHON:-python3}
+root=$PWD
+uv() { "${PYTHON:-python3}" constraints/uv.py "$@"; }
 unset PYTHONPATH
 empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 
-version=$("$uv" version --short)
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 if [ "${GITHUB_REF_TYPE:-}" = tag ]; then
     [ "$GITHUB_REF_NAME" = "v$version" ] || { echo "the tag $GITHUB_REF_NAME is not v$version, of pyproject.toml"; exit 1; }
     grep -qE "^## \[$version\] – [0-9]" CHANGELOG.md || { echo "CHANGELOG.md has no date for $version"; exit 1; }
 fi
 
 rm -rf dist
-"$uv" build --quiet --python "$python" --out-dir dist
-"$uv" tool run --quiet twine check --strict dist/*.whl dist/*.tar.gz
+uv build --out-dir dist
+uv tool run twine check --strict dist/*.whl dist/*.tar.gz
 
-"$uv" venv --quiet --python "$python" "$empty/venv"
-"$uv" pip install --quiet --python "$empty/venv/bin/python" dist/*.whl
+uv venv "$empty/venv"
+uv pip install --python "$empty/venv" dist/*.whl
 cd "$empty"
-"$empty/venv/bin/python" - "$root" <<'PYTHON'
+venv/bin/python - "$root" <<'PYTHON'
 import runpy
 import sys
 from pathlib import Path
@@ -35,6 +36,6 @@ for block in blocks((root / "README.md").read_text(encoding="utf-8"), {}):
     print(block.actual, end="")
     assert bool(block.actual) == bool(block.expected), block.code
 PYTHON
-"$empty/venv/bin/heta-lens" demo >/dev/null
+venv/bin/heta-lens demo >/dev/null
 ls heta_lens_demo.html
 cd "$root" && wc -c dist/*.whl dist/*.tar.gz
