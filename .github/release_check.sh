@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Build the sdist and the wheel into dist/, and run README's quickstart and the demo from the wheel, in an empty
-# environment outside the repository. uv's settings apply: UV_CONSTRAINT=constraints/tl3.txt takes the pinned versions.
+# environment outside the repository, with the pinned versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 uv() { "${PYTHON:-python3}" constraints/uv.py "$@"; }
 unset PYTHONPATH
+export UV_CONSTRAINT="$root/constraints/tl3.txt"
 empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 
