@@ -5,6 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
+from heta_lens._util.python import check_extra
 from heta_lens.cli import flags
 from heta_lens.cli.app import add, command, say
 
@@ -25,6 +26,7 @@ def run_app(
 
     Click a word of the answer to explain it, and change tokens of the prompt. Ctrl-C stops the server.
     """
+    check_extra("starlette", "the app")  # before a model is downloaded
     from heta_lens.model.loading import load_model
     from heta_lens.web import app
 

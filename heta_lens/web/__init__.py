@@ -1,5 +1,6 @@
 """The app: a web page to query a model, explain the words of its answer, and change tokens of the prompt.
 
+- `requests`: the requests of the page
 - `answers`: generation, explanations, and predictions after a change of tokens
 - `history`: explanations in a SQLite file
 - `server`: the web server

@@ -1,22 +1,19 @@
 """What the page asks of a model: an answer, explanations of the answer, and predictions after a token is changed."""
 
-from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load as tensors_of
 from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import kl
-from heta_lens._util.options import check_choice, check_token
-from heta_lens._util.storage import only_vector
+from heta_lens._util.options import check_token, keywords
 from heta_lens._util.target_kinds import Activation, members, sides
 from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
@@ -33,8 +30,9 @@ from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
 from heta_lens.prediction.generation import continuation
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import activation, log_softmax
+from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
+from heta_lens.web.requests import Change, Question, target_of
 
 Result: TypeAlias = Attribution | SpanAttribution
 Message: TypeAlias = Mapping[str, Any]
@@ -44,39 +42,6 @@ KEPT = 60  # the latest results, which can be saved and compared
 SHOWN = 5  # most likely next tokens, before and after a change
 FEW_PROBES = 3  # of HETA's first result, which the result from all probes replaces
 INTERVAL = 0.2  # seconds between two messages on the progress
-CHANGES = ("mask", "delete", "replace", "patch")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt, the ids that the model wrote after the prompt, and the target.
-
-    - ``prompt``: a text, or the messages of a chat
-    - ``at``: the index of the explained token in ``written``; its length for the next token, None for all tokens
-    - ``target``: None for the written (or most likely) token; the ``text`` of a token, and of another ``against`` it;
-      or a ``hook`` with an ``index`` or a ``direction`` (a safetensors file in base64), and a ``head``
-    """
-
-    prompt: Any
-    written: Sequence[int] = ()
-    at: int | None = None
-    target: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of tokens, and the ``results`` whose scores are compared with the effect of the change.
-
-    - ``how``: one of ``CHANGES``; ``text`` replaces the tokens, or ``counterfactual`` is the prompt to patch from
-    - ``layer``: the layer whose input is patched; 0 for the embeddings
-    """
-
-    positions: Sequence[int]
-    how: Literal["mask", "delete", "replace", "patch"]
-    text: str = ""
-    counterfactual: Any = None
-    layer: int = 0
-    results: Sequence[int] = ()
 
 
 class Tokenized(NamedTuple):
@@ -132,7 +97,8 @@ class Answers:
         for name in methods:
             stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
             for stage, options in enumerate(stages):
-                begun, method = perf_counter(), method_of(name, {"progress": False, **options})
+                chosen, *given = name.split()
+                begun, method = perf_counter(), method_of(chosen, {"progress": False, **keywords(given), **options})
                 with ProgressReporter(emit, name) as progress, holding(self.model):
                     if cache is None:
                         cache = self.adapter.cache(tokenized.ids, lean_names_filter)
@@ -180,11 +146,10 @@ class Answers:
     # ---------------------------------------------------------------------------------------------------------- changes
     def change(self, question: Question, change: Change) -> Message:
         """Change tokens, and return the prediction before and after, and the scores of the changed tokens."""
-        check_choice("how", change.how, CHANGES)
         tokenized = self._tokenized(question)
         with holding(self.model):
             before = self._prediction(question, tokenized, self.adapter.cache(tokenized.ids, lean_names_filter))
-            if not change.positions or not all(0 <= place < len(before) for place in change.positions):
+            if max(change.positions) >= len(before):
                 raise ValueError(f"positions must be tokens before the explained one, from 0 to {len(before) - 1}")
             logits, value = self._after(question, tokenized, before, change)
         effect: dict[str, Any] = {"before": float(before.value), "after": value, "drop": float(before.value) - value}
@@ -290,19 +255,6 @@ class Answers:
         """Return the prediction of the same target after other ids."""
         target = target_of(question) if isinstance(before.target, Activation) else before.target
         return Prediction.from_cache(self.adapter.cache(ids, lean_names_filter), target, tokens=ids)
-
-
-def target_of(question: Question) -> Any:
-    """Return the target in the form that `attribute` takes."""
-    target = question.target
-    if not target:
-        return None
-    if "hook" not in target:
-        return (target["text"], target["against"]) if target.get("against") else target["text"]
-    direction = target.get("direction")
-    if direction is not None:
-        direction = only_vector("the direction's file", tensors_of(b64decode(direction)))
-    return activation(target["hook"], index=target.get("index"), direction=direction, head=target.get("head"))
 
 
 class ProgressReporter:

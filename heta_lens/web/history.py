@@ -27,9 +27,10 @@ class History:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         try:
-            self.path.touch(mode=0o600)  # prompts may be private
+            self.path.touch(mode=0o600)
             with self._open() as db:
                 db.execute(TABLE)
+            self.path.chmod(0o600)  # prompts may be private
         except (OSError, sqlite3.Error) as error:
             raise ValueError(f"--state {self.path} cannot hold the history: {error}") from None
 
@@ -58,7 +59,7 @@ class History:
         """Return the record and the result of an explanation."""
         query = "SELECT record, span, result FROM explanations WHERE number = ?"
         with self._open() as db:
-            row = db.execute(query, [number]).fetchone()
+            row = db.execute(query, [str(number)]).fetchone()  # a path may have any number
         if row is None:
             raise ValueError(f"explanation {number} is not in {self.path.name}")
         record, span, raw = row

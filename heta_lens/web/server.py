@@ -31,13 +31,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heta_lens._util.html_view import View, html_from
-from heta_lens._util.presets import PRESETS
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.attribution_text import headline, kicker
-from heta_lens.web.answers import Answers, Change, Emit, Message, Question
+from heta_lens.web.answers import Answers, Emit, Message
 from heta_lens.web.history import History
+from heta_lens.web.requests import RECOMMENDED, ChangeTokens, Compare, Explain, Question, Write, read
 
 HOST = "127.0.0.1"
 LARGEST = 2_000_000  # bytes of a request
@@ -151,20 +151,19 @@ class App:
         return HTMLResponse(html, headers={"Content-Security-Policy": POLICY.format(nonce=nonce)})
 
     async def write(self, request: Request) -> Response:
-        asked = await request.json()
-        return self._stream(request, partial(self.answers.write, asked["prompt"], int(asked["tokens"])))
+        given = read(Write, await request.body())
+        return self._stream(request, partial(self.answers.write, given.prompt, given.tokens))
 
     async def explain(self, request: Request) -> Response:
-        asked = await request.json()
-        question = Question(**asked["question"])
+        given = read(Explain, await request.body())
 
         def explain(emit: Emit) -> None:
             def emit_and_add(message: Message) -> None:
                 emit(message)
-                if message.get("whole") and self.history and asked.get("remember", True):
-                    self._add_to_history(self.history, question, message)
+                if message.get("whole") and self.history and given.remember:
+                    self._add_to_history(self.history, given.question, message)
 
-            self.answers.explain(question, asked["methods"], emit_and_add)
+            self.answers.explain(given.question, given.methods, emit_and_add)
 
         return self._stream(request, explain)
 
@@ -175,13 +174,12 @@ class App:
         history.add(record | {"model": self.answers.model_name}, title, result)
 
     async def change(self, request: Request) -> Response:
-        asked = await request.json()
-        question, change = Question(**asked["question"]), Change(**asked["change"])
-        return self._stream(request, lambda emit: emit(self.answers.change(question, change)))
+        given = read(ChangeTokens, await request.body())
+        return self._stream(request, lambda emit: emit(self.answers.change(given.question, given.change)))
 
     async def compare(self, request: Request) -> Response:
-        asked = await request.json()
-        return self._stream(request, lambda emit: emit(self.answers.compare(asked["results"])))
+        given = read(Compare, await request.body())
+        return self._stream(request, lambda emit: emit(self.answers.compare(given.results)))
 
     async def file(self, request: Request) -> Response:
         number, suffix = request.path_params["number"], request.path_params["suffix"]
@@ -271,8 +269,8 @@ class App:
 
 
 def methods() -> list[tuple[str, dict[str, str]]]:
-    """Return the names and summaries of the methods in groups: the presets, and the other methods by family."""
-    groups: dict[str, dict[str, str]] = {"recommended": {name: preset.when for name, preset in PRESETS.items()}}
+    """Return the names and summaries of the methods in groups: the recommended, and all by family."""
+    groups: dict[str, dict[str, str]] = {"recommended": dict(RECOMMENDED)}
     for name, method in METHODS.items():
         groups.setdefault(method.family.replace("_", " "), {})[name] = (method.__doc__ or "").partition("\n")[0]
     return [*groups.items()]

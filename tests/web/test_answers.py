@@ -10,7 +10,8 @@ from safetensors.torch import save
 import heta_lens
 from helpers import chats
 from heta_lens._util.work import Cancelled, watcher
-from heta_lens.web.answers import KEPT, Answers, Change, Question
+from heta_lens.web.answers import KEPT, Answers
+from heta_lens.web.requests import RECOMMENDED, Change, Question, Target
 
 METHOD = "leave_one_out"
 
@@ -61,6 +62,19 @@ def test_explanations_are_those_of_python(
     assert last["html"] == expected.plot().fragment
 
 
+@pytest.mark.parametrize("method", RECOMMENDED)
+def test_each_recommendation_can_be_chosen(answers: Answers, demo: Any, story: str, method: str) -> None:
+    *_, last = results_of(answers, Question(story, at=0), method)
+    found = answers.result(last["result"]).summed
+    name, *effect = method.split(" effect=")
+    ids = demo.to_tokens(story)
+    cache = demo.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+    options: Any = {"effect": effect[0]} if effect else {}
+    expected = heta_lens.attribute(cache, tokens=ids, method=name, **options)
+    assert last["method"] == method and found.scores.equal(expected.scores)
+    assert found.signed == expected.signed == (method in ("fast", "leave_one_out effect=log_prob"))
+
+
 def test_hetas_errors_shrink(answers: Answers, story: str) -> None:
     few, whole = results_of(answers, Question(story, at=0), "heta")
     first, second = (answers.result(line["result"]).summed.standard_errors["scores"] for line in (few, whole))
@@ -83,10 +97,10 @@ def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str
     packed = b64encode(save({"probe": direction})).decode()
     hook = "blocks.1.hook_resid_post"
     asked: list[tuple[Any, Any]] = [
-        ({"text": pair[1]}, pair[1]),
-        ({"text": pair[0], "against": pair[1]}, tuple(pair)),
-        ({"hook": hook, "index": 3}, heta_lens.activation(hook, index=3)),
-        ({"hook": hook, "direction": packed}, heta_lens.activation(hook, direction=direction)),
+        (Target(pair[1]), pair[1]),
+        (Target(pair[0], against=pair[1]), tuple(pair)),
+        (Target(hook=hook, index=3), heta_lens.activation(hook, index=3)),
+        (Target(hook=hook, direction=packed), heta_lens.activation(hook, direction=direction)),
     ]
     for given, target in asked:
         question = Question(story, at=0, target=given)
@@ -98,7 +112,7 @@ def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str
         assert patched["drop"] == pytest.approx(0, abs=1e-5)
         drops = heta_lens.attribute(cache, target, tokens=ids, method=METHOD, effect="log_prob")
         assert change["drop"] == pytest.approx(float(drops.scores[5]), abs=1e-5)
-        assert ("tokens" in change) is not ("hook" in given)
+        assert ("tokens" in change) is (given.hook is None)
 
 
 def test_masking_shows_the_number_of_leave_one_out(answers: Answers, story: str, written: list[int], ids: Any) -> None:
@@ -217,7 +231,6 @@ def test_only_the_latest_results_are_kept(answers: Answers, story: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (Change([], "mask"), "positions must be tokens before the explained one"),
         (Change([999], "mask"), "positions must be tokens before the explained one"),
         (Change([0], "delete"), "mask this token rather than delete it"),
         (Change([3], "replace"), "there is no text to insert"),

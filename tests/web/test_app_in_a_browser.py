@@ -15,7 +15,7 @@ from heta_lens.web.server import App
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [needs_browser, pytest.mark.slow]
-PATIENCE = 60_000  # milliseconds
+PATIENCE = 300_000  # milliseconds until something counts as hung
 
 
 @pytest.fixture(scope="module")

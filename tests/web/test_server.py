@@ -4,11 +4,15 @@ import json
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +21,27 @@ import psutil
 import pytest
 
 import heta_lens
+from heta_lens._util import python
+from heta_lens.cli.web import run_app
 from heta_lens.web import app
 from heta_lens.web.answers import Answers
 from heta_lens.web.history import History
 from heta_lens.web.server import LARGEST, App
 
+PATIENCE = 300  # seconds until something counts as hung
+
 
 def lines(running: App, path: str, asked: Any) -> list[Any]:
-    with httpx.stream("POST", running.address + path, json=asked, timeout=60) as response:
-        return [json.loads(line) for line in response.iter_lines()]
+    """What comes back, but for the progress, which a fast machine sends none of."""
+    with httpx.stream("POST", running.address + path, json=asked, timeout=PATIENCE) as response:
+        return [line for line in map(json.loads, response.iter_lines()) if "runs" not in line]
 
 
 def asking(story: str, *methods: str) -> Any:
     return {"question": {"prompt": story, "at": 0}, "methods": methods or ["fast"]}
 
 
-def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
+def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         time.sleep(0.02)
@@ -54,7 +63,7 @@ def test_the_page_is_for_whoever_knows_the_address(running: App) -> None:
 
 def test_other_hosts_and_other_pages_are_refused(running: App, story: str) -> None:
     port = running.address.split(":")[2].partition("/")[0]
-    asked = {"json": asking(story), "timeout": 60}
+    asked = {"json": asking(story), "timeout": PATIENCE}
     path = running.address + "explain"
     assert httpx.post(path, headers={"Host": f"evil.example:{port}"}, **asked).status_code == 421
     assert httpx.post(path, headers={"Origin": "http://evil.example"}, **asked).status_code == 403
@@ -63,6 +72,26 @@ def test_other_hosts_and_other_pages_are_refused(running: App, story: str) -> No
     assert httpx.post(path, content=b" " * (LARGEST + 1)).status_code == 413
     assert httpx.post(path, content=iter([b"{}"])).status_code == 411
     assert httpx.post(path, content=b"no JSON").json().keys() == {"error"}
+
+
+def test_no_path_leads_out_of_the_page(running: App) -> None:
+    port = running.listening.getsockname()[1]
+    paths = ["../", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "files/../server.py", "files/1/../../page.js"]
+    paths += ["files/..%2f..%2fetc%2fpasswd", "files/1.html/../../../etc/passwd", "history/../../etc/passwd"]
+    for path in paths:
+        connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)  # sends the path as it is
+        connection.request("GET", f"/{running.secret}/{path}")
+        assert connection.getresponse().status == 404, path
+        connection.close()
+
+
+def test_many_requests_at_a_time_are_answered(running: App) -> None:
+    asked = {"question": {"prompt": "Anna has the jar .", "at": 0}, "methods": ["recency"]}
+    with ThreadPoolExecutor(20) as pool:
+        found = [*pool.map(lambda _: lines(running, "explain", asked), range(100))]
+    assert all(line["whole"] for (line,) in found)
+    assert len({line["html"] for (line,) in found}) == 1 and len({line["result"] for (line,) in found}) == 100
+    assert until(lambda: not running.active)
 
 
 def test_no_text_of_the_page_may_run_and_nothing_else_is_asked(running: App) -> None:
@@ -120,7 +149,7 @@ def test_a_full_memory_is_a_sentence(running: App, story: str, monkeypatch: pyte
 
 def test_whoever_leaves_ends_the_work(running: App, story: str) -> None:
     begun = asking(story, "fast", *["heta"] * 50)
-    with httpx.stream("POST", running.address + "explain", json=begun, timeout=60) as response:
+    with httpx.stream("POST", running.address + "explain", json=begun, timeout=PATIENCE) as response:
         told = response.iter_lines()
         next(told)
         assert len(running.active) == 1
@@ -130,7 +159,7 @@ def test_whoever_leaves_ends_the_work(running: App, story: str) -> None:
 
 def test_whoever_waits_for_the_model_can_leave_too(running: App, story: str) -> None:
     with heta_lens.model.lock.holding(running.answers.model):
-        with httpx.stream("POST", running.address + "explain", json=asking(story), timeout=60) as response:
+        with httpx.stream("POST", running.address + "explain", json=asking(story), timeout=PATIENCE) as response:
             told = response.iter_lines()
             assert json.loads(next(told))["waiting"]
         assert until(lambda: not running.active)
@@ -156,7 +185,7 @@ def test_two_tabs_do_not_disturb_each_other(running: App, story: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
     for text in (story, other):
         result = running.answers.result(found[text][-1]["result"]).summed
         ids = running.answers.model.to_tokens(text)
@@ -169,16 +198,18 @@ def test_stopping_ends_work_and_leaves_no_hook(demo: Any, story: str) -> None:
     told: list[Any] = []
 
     def ask() -> None:
-        with httpx.stream("POST", running.address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
+        with httpx.stream(
+            "POST", running.address + "explain", json=asking(story, *["heta"] * 50), timeout=PATIENCE
+        ) as reply:
             told.extend(reply.iter_lines())
 
     thread = threading.Thread(target=ask)
     thread.start()
     assert until(lambda: bool(running.active))
-    begun = time.monotonic()
     running.stop()
-    thread.join(10)
-    assert not thread.is_alive() and running.ended.is_set() and time.monotonic() - begun < 10
+    thread.join(PATIENCE)
+    assert not thread.is_alive() and until(running.ended.is_set)
+    assert sum('"whole": true' in line for line in told) < 50
     assert until(lambda: not hooked(demo))
     with pytest.raises(httpx.ConnectError):
         httpx.get(running.address)
@@ -233,13 +264,13 @@ def test_a_full_history_does_not_take_the_explanation(demo: Any, story: str, tmp
 
 
 def test_whoever_waits_is_told(running: App, story: str) -> None:
-    told: list[Any] = []
-    with heta_lens.model.lock.holding(running.answers.model):
-        thread = threading.Thread(target=lambda: told.extend(lines(running, "explain", asking(story))))
-        thread.start()
-        time.sleep(1)
-    thread.join(60)
-    assert told[0]["waiting"] and told[-1]["whole"]
+    with ExitStack() as lock:
+        lock.enter_context(heta_lens.model.lock.holding(running.answers.model))
+        with httpx.stream("POST", running.address + "explain", json=asking(story), timeout=PATIENCE) as response:
+            told = map(json.loads, response.iter_lines())
+            assert next(told)["waiting"]
+            lock.close()
+            assert [*told][-1]["whole"]
 
 
 def test_nothing_is_kept_without_a_file(running: App, story: str) -> None:
@@ -247,11 +278,27 @@ def test_nothing_is_kept_without_a_file(running: App, story: str) -> None:
     assert httpx.get(running.address + "history").json() == []
 
 
+def test_a_history_is_for_its_owner_alone(tmp_path: Path) -> None:
+    new, existing = tmp_path / "new.db", tmp_path / "existing.db"
+    existing.touch(mode=0o644)
+    existing.chmod(0o644)
+    for path in (new, existing):
+        History(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+
+
+def test_no_number_is_too_large_for_the_history(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=str(10**30)):
+        History(tmp_path / "state.db").read(10**30)
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but a text of some length " * 50)
+    path.chmod(0o644)
     with pytest.raises(ValueError, match=r"notes\.txt cannot hold the history"):
         History(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert path.read_text().startswith("not a database")
 
 
@@ -269,6 +316,13 @@ def test_something_that_is_no_model_is_refused() -> None:
         app("gpt2", browser=False)
 
 
+@pytest.mark.parametrize("of", [app, run_app])
+def test_a_package_that_is_missing_is_named_with_its_command(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"pip install 'heta-lens\[app\]'"):
+        of(model="no such model", **({"loading": None} if of is run_app else {}))
+
+
 @pytest.mark.slow
 def test_the_command_prints_an_address_and_ctrl_c_ends_it(story: str) -> None:
     command = [sys.executable, "-m", "heta_lens", "app", "--no-browser"]
@@ -277,15 +331,14 @@ def test_the_command_prints_an_address_and_ctrl_c_ends_it(story: str) -> None:
     try:
         address = process.stdout.readline().strip()
         assert httpx.get(address).status_code == 200
-        with httpx.stream("POST", address + "explain", json=asking(story, *["heta"] * 50), timeout=60) as reply:
+        with httpx.stream("POST", address + "explain", json=asking(story, *["heta"] * 50), timeout=PATIENCE) as reply:
             told = reply.iter_lines()
             next(told)
-            begun = time.monotonic()
             process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
-    assert time.monotonic() - begun < 10 and process.returncode == 0 and output == ""
+    assert process.returncode == 0 and output == ""
     assert "Traceback" not in errors
 
 
@@ -299,7 +352,7 @@ INJECTED = [
 @pytest.mark.parametrize("text", INJECTED, ids=range(len(INJECTED)))
 def test_a_prompt_is_only_text(running: App, text: str) -> None:
     content = json.dumps({"prompt": text, "tokens": 1})
-    with httpx.stream("POST", running.address + "write", content=content, timeout=60) as response:
+    with httpx.stream("POST", running.address + "write", content=content, timeout=PATIENCE) as response:
         told = [json.loads(line) for line in response.iter_lines()]
     assert told and all(set(line) <= {"token", "text", "error"} for line in told)
     assert httpx.get(running.address).status_code == 200
@@ -329,7 +382,7 @@ def injected(where: str, text: str, story: str) -> tuple[str, Any]:
 def test_any_text_in_any_place_is_a_sentence_or_an_answer(running: App, story: str, where: str) -> None:
     for text in INJECTED:
         path, asked = injected(where, text, story)
-        with httpx.stream("POST", running.address + path, content=json.dumps(asked), timeout=60) as response:
+        with httpx.stream("POST", running.address + path, content=json.dumps(asked), timeout=PATIENCE) as response:
             told = [json.loads(line) for line in response.iter_lines()]
         assert told and {"error", "result", "drop"} & told[-1].keys(), (where, text)  # progress may come before
     assert not hooked(running.answers.model)
