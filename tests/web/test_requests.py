@@ -4,38 +4,42 @@ import copy
 import json
 import random
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save
 
 from heta_lens.web.server import App
 
 BODIES = 2_000
-PROMPT = "Anna has the jar ."
+PROMPT = "Alba kept the pan in the"
 QUESTION = {"prompt": PROMPT, "written": [4], "at": 0, "target": None}
 CHANGE = {"positions": [1], "how": "mask", "text": "jar", "counterfactual": PROMPT, "layer": 0, "results": [1]}
+DIRECTION = b64encode(save({"probe": torch.ones(128)})).decode()  # as wide as the demo model
 VALID: list[tuple[str, Any]] = [
     ("write", {"prompt": PROMPT, "tokens": 1}),
-    ("write", {"prompt": [{"role": "user", "content": PROMPT}], "tokens": 1}),
     ("explain", {"question": QUESTION, "methods": ["recency"], "remember": True}),
     ("explain", {"question": QUESTION | {"at": None}, "methods": ["recency"]}),
     ("explain", {"question": QUESTION | {"target": {"text": " jar", "against": " pan"}}, "methods": ["recency"]}),
-    ("explain", {"question": QUESTION | {"target": {"hook": "blocks.1.mlp.hook_post", "index": 5}}, "methods": []}),
+    ("explain", {"question": QUESTION | {"target": {"hook": "blocks.1.mlp.hook_post", "index": 5}},
+                 "methods": ["recency"]}),
     ("explain", {"question": QUESTION | {"target": {"hook": "blocks.0.attn.hook_z", "index": 1, "head": 1}},
                  "methods": ["recency"]}),
-    ("explain", {"question": QUESTION | {"target": {"hook": "blocks.1.hook_resid_post", "direction": "AAAA"}},
+    ("explain", {"question": QUESTION | {"target": {"hook": "blocks.1.hook_resid_post", "direction": DIRECTION}},
                  "methods": ["recency"]}),
     *(("change", {"question": QUESTION, "change": CHANGE | {"how": how}}) for how in ("mask", "delete", "replace")),
     ("change", {"question": QUESTION, "change": CHANGE | {"how": "patch", "layer": 1}}),
     ("compare", {"results": [1, 2]}),
-    ("history/1", {}),
 ]  # fmt: skip
+CHAT = {"role": "user", "content": PROMPT}  # the demo model has no chat template
 OTHER = [
     *(None, True, False, 0, 1, 2, -1, 99, 10**9, 10**30, 1.5, float("nan"), float("inf"), float("-inf"), [], {}),
     *("", "x", " jar", "zebra", "\ud800", "a\nb", "heta probes=0", "os:system", "loo", "patch", "AAAA"),
-    *([[[]]], [None], [1, "2"], ["recency", 5], {"a": {"b": [1]}}, {"role": "user"}, [{"role": "user"}], [{}]),
+    *([[[]]], [None], [1, "2"], ["recency", 5], {"a": {"b": [1]}}, {"role": "user"}, [{"role": "user"}], [{}], [CHAT]),
     *({"text": None}, {"text": ["x"]}, {"hook": "unembed"}, {"hook": "blocks.1.hook_resid_post", "index": 9999}),
 ]
 RAW = [b"", b"null", b"5", b'"text"', b"[]", b"{", b'{"prompt":', b"\xff\xfe", b'{"a": 01}', b"[" * 5_000, b"{}{}"]
@@ -85,22 +89,26 @@ def cases(count: int) -> Iterator[tuple[str, bytes]]:
         yield path, rng.choice(RAW) if chance < 0.02 else sent[: rng.randrange(len(sent))] if chance < 0.05 else sent
 
 
+def errors_in(answer: httpx.Response) -> list[str]:
+    told = [json.loads(line) for line in answer.text.splitlines()] if answer.status_code < 500 else []
+    return [line["error"] for line in told if "error" in line]
+
+
 def is_sentence(error: str) -> bool:
-    return bool(error) and "\n" not in error and not PYTHON.search(error)
+    return error != "" and "\n" not in error and not PYTHON.search(error)
 
 
 @pytest.mark.slow
 def test_a_body_of_any_shape_has_an_answer_or_one_sentence(running: App, capfd: pytest.CaptureFixture[str]) -> None:
     statuses, wrong = set[int](), list[Any]()
     with httpx.Client(base_url=running.address, timeout=300) as client:
-        for path, body in VALID:  # results to compare
-            client.post(path, json=body)
+        for path, body in VALID:  # and so there are results to compare
+            assert errors_in(client.post(path, json=body)) == [], body
         for path, body in cases(BODIES):
             answer = client.post(path, content=body)
             statuses.add(answer.status_code)
-            errors = [json.loads(line).get("error") for line in answer.text.splitlines()]
-            if any(error is not None and not is_sentence(error) for error in errors):
-                wrong.append((path, body, errors))
+            if answer.status_code not in (200, 400) or not all(map(is_sentence, errors_in(answer))):
+                wrong.append((path, body, answer.status_code, errors_in(answer)))
     assert not wrong
     assert statuses == {200, 400}
     assert not any(point.fwd_hooks or point.bwd_hooks for point in running.answers.model.hook_dict.values())
@@ -117,7 +125,7 @@ QUESTIONED = {"question": QUESTION, "methods": ["recency"]}
         ("write", {"prompt": PROMPT, "tokens": "3"}, "tokens='3'"),
         ("write", {"prompt": PROMPT, "tokens": float("nan")}, "tokens=nan"),
         ("write", {"prompt": "\ud800", "tokens": 1}, "JSON"),
-        ("write", [PROMPT], "['Anna has the jar .']"),
+        ("write", [PROMPT], "['Alba kept the pan in the']"),
         ("write", {"prompt": [{"role": "user", "content": 5}], "tokens": 1}, "0.content=5"),
         ("explain", {"question": {}, "methods": []}, "question.prompt"),
         ("explain", QUESTIONED | {"methods": ["recency", "hetta"]}, "methods.1='hetta'"),
