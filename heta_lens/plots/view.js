@@ -328,7 +328,7 @@
   /** The end of a result's bars: its largest value with the error. */
   const reach = result => result.reach ??= Math.max(0, ...result.order.map(unit => Math.abs(result.sums[unit]) + (errorOf(result, unit) ?? 0)));
   const trackOf = (result, unit) => track(result.sums[unit], Math.max(reach(result), Math.abs(result.sums[unit])) || 1, result.signed, errorOf(result, unit));
-  const line = (name, result, unit, text) => make("div", "", {}, make("span", name), trackOf(result, unit), make("span", text));
+  const line = (name, result, unit, text) => make("div", "", {}, breakable(name), trackOf(result, unit), make("span", text));
   const overview = () => {
     if (data.compare) return agreement();
     const [result] = state.results, order = bySize(result).filter((unit, at) => at < 6 && (!at || result.share(unit) >= .005));
@@ -348,7 +348,7 @@
     const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });
     const said = `is the mean rank correlation of the ${data.by_size ? "sizes of the scores" : "scores"}, over tokens that are not special: 1 for the same order, 0 for unrelated orders, −1 for the reverse.`;
     if (value === null) return [make("h3", "Agreement"), make("p", "is not known: a method gives all tokens one score."), make("p", data.hint, { class: "hint" })];
-    if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, make("span", `${one}, ${other}`), track(own, 1, false), make("span", own.toFixed(2).replace("-", "−")))));
+    if (pairs.length > 1) pairs.forEach(([one, other, own]) => rows.append(make("div", "", {}, breakable(`${one}, ${other}`), track(own, 1, false), make("span", own.toFixed(2).replace("-", "−")))));
     return [make("h3", "Agreement"), make("div", value.toFixed(2).replace("-", "−"), { class: "large" }), make("p", said), rows, make("p", data.hint, { class: "hint" })];
   };
   const details = unit => {

@@ -123,6 +123,28 @@ def test_nothing_is_wider_than_the_page(name: str, width: int, tmp_path: Path) -
     assert run(views()[name].page, script, tmp_path, "--window-size=1400,900") == []
 
 
+def test_names_of_methods_break_after_underscores_alone(tmp_path: Path) -> None:
+    names = ["sequential_integrated_gradients", "leave_one_out", "discretized_integrated_gradients"]
+    view = heta_lens.compare({name: written(["one", " two", " three"]) for name in names})
+    script = """document.body.style.width = "384px"; document.body.style.margin = "8px";
+      const labels = () => $$(".card .rows > div > :first-child"), agreement = labels();
+      const broken = labels => labels.flatMap(label => {
+        const leaves = document.createTreeWalker(label, NodeFilter.SHOW_TEXT), found = [];
+        while (leaves.nextNode()) for (const part of leaves.currentNode.data.matchAll(/[^_ ]+_?/g)) {
+          const range = document.createRange();
+          range.setStart(leaves.currentNode, part.index);
+          range.setEnd(leaves.currentNode, part.index + part[0].length);
+          if (new Set([...range.getClientRects()].map(line => line.top)).size > 1) found.push(part[0]);
+        }
+        return found;
+      });
+      const between = broken(agreement), count = agreement.length;
+      point(chips()[1]);
+      return { count, tokens: labels().length, between, of_a_token: broken(labels()) };"""
+    shown = run(view.page, script, tmp_path, "--window-size=1400,900")
+    assert shown == {"count": 3, "tokens": 3, "between": [], "of_a_token": []}
+
+
 def test_the_card_shows_the_highest_scores_and_then_a_token_with_its_parts(tmp_path: Path) -> None:
     script = """const first = card(), rows = () => $$(".card .rows > div");
       rows()[0].onclick(); const pinned = card();
