@@ -108,6 +108,14 @@ def test_the_server_listens_on_this_computer_alone(running: App) -> None:
     assert {*own} == {"127.0.0.1"}
 
 
+def test_a_message_is_sent_at_once(running: App) -> None:
+    with httpx.Client() as client:
+        assert client.get(running.address).status_code == 200
+        (connection,) = running.server.server_state.connections
+        opened: Any = connection
+        assert opened.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_explanations_come_as_they_are_there(running: App, story: str) -> None:
     found = [line for line in lines(running, "explain", asking(story, "fast", "heta")) if "html" in line]
     assert [(line["method"], line["whole"]) for line in found] == [("fast", True), ("heta", False), ("heta", True)]
