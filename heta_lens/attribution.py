@@ -333,7 +333,10 @@ class Attribution(Result):
         return self.scores - reach * error, self.scores + reach * error
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per token: position, score, parts with standard errors, number of probes, and text span."""
+        """Return a row per token: position, score, parts with standard errors, number of probes, and text span.
+
+        Columns keep their names in every variant: with ``variant="gs"``, ``curvature`` holds the squared gradient.
+        """
         columns: dict[str, Any] = {
             "position": self.positions.tolist(),
             "token": self.tokens,

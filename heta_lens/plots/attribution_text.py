@@ -199,7 +199,7 @@ def score_formula(attribution: Attribution) -> str:
     if attribution.method != "heta" or "gate" not in parts:
         return ""
     weights = {part_name(attribution, name): options.get(of, 1) for name, of in WEIGHTS.items() if name in parts}
-    gate = [] if (parts["gate"] == 1).all() else ["gate"]
+    gate = [name for name in named_parts(attribution) if name == "gate"]
     if options.get("combine") == "geometric":
         factors = gate + [f"{name}^{weight / sum(weights.values()):.4g}" for name, weight in weights.items()]
         return f"score = {' × '.join(factors)}" + ", with the sign of information" * attribution.signed
@@ -210,6 +210,12 @@ def score_formula(attribution: Attribution) -> str:
     balance = options.get("balance", "none")
     divided = f", where balance={balance!r} divides each part by its {balance} in the context" * (balance != "none")
     return f"score = {' × '.join(gate + added)}{divided}"
+
+
+def named_parts(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
+    """Return the parts of the score by their shown names, without a gate that is off."""
+    shown = ((name, part) for name, part in attribution.parts.items() if name != "gate" or (part != 1).any())
+    return {part_name(attribution, name): part for name, part in shown}
 
 
 def part_name(attribution: Attribution, name: str) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
-from heta_lens.plots.attribution_text import LAST, score_formula
+from heta_lens.plots.attribution_text import LAST, named_parts, score_formula
 from heta_lens.plots.scales import ColouredScores, last_row, percent_at, percent_of, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
 
@@ -89,7 +89,7 @@ def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
         "token": [repr(attribution.tokens[row]) + LAST * (row == end) for row in rows],
         "score": _with_errors(attribution, rows),
         "share": [percent_of(attribution.scores, token.score) for token in highest],
-        **{name: [f"{part:.4g}" for part in part[rows].tolist()] for name, part in attribution.parts.items()},
+        **{name: [f"{part:.4g}" for part in part[rows].tolist()] for name, part in named_parts(attribution).items()},
     }
     return text_table([*columns], zip(*columns.values(), strict=True), [*columns][2:])
 

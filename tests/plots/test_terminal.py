@@ -82,6 +82,22 @@ def uncoloured(text: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- the table
+def test_a_squared_gradient_is_not_called_curvature_and_a_gate_that_is_off_is_no_column() -> None:
+    options = {"variant": "gs", "combine": "geometric", "gate": "none"}
+    text = plain(replace(uncertain(), options=options))
+    (head,) = (line for line in text.splitlines() if line.lstrip().startswith("position"))
+    assert re.split(r" {2,}", head.strip()) == [
+        "position",
+        "token",
+        "score",
+        "share",
+        "squared gradient",
+        "information",
+    ]
+    gated = made_by_hand(parts={"gate": double([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])})
+    assert " gate" in plain(gated) and " gate" not in plain(replace(gated, parts={"gate": double([1] * 6)}))
+
+
 def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution) -> None:
     text = plain(attribution, top=3)
     head = text[text.index("position") :].splitlines()[0].split()
