@@ -351,11 +351,12 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
 WAIT_COLUMNS = ["tokens of context", "probes", "naive implementation", "`attribute(cache)`", '`support="row"`']
 
 
-def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
+def wait_row(n: int, plan: Plan, part_costs: dict[str, Cost]) -> list[str]:
+    about = "" if plan.naive is None else "~"
     naive, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("naive", "ours"))
     row = part_costs[ROW].ours + part_costs["information"].ours
-    said = (f"{number(naive / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
-    return [str(n), str(probes), f"{number(naive)} s", *said]
+    said = (f"{about}{number(naive / seconds)} times as fast ({about}{number(seconds)} s)" for seconds in (ours, row))
+    return [str(n), str(plan.probes), f"{about}{number(naive)} s", *said]
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -369,7 +370,7 @@ def run(*models: str) -> None:
         pages.write("speed", measured(name, LENGTHS))
 
 
-def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, str]]:
+def measured(name: str, lengths: Sequence[int]) -> Iterator[Table]:
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
     rows, waits = list[list[str]](), list[list[str]]()
@@ -377,10 +378,9 @@ def measured(name: str, lengths: Sequence[int]) -> Iterator[Table | tuple[str, s
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters))
         part_costs = costs(case, REPEATS)
         rows += cost_rows(case, part_costs)
-        waits.append(wait_row(n, case.plan.probes, part_costs))
+        waits.append(wait_row(n, case.plan, part_costs))
     used = ", ".join(map(" ".join, versions().items()))
     note = f"{torch.get_num_threads()} threads, float32 on the CPU; {used}."
     yield Table(f"{name}: the naive implementation and ours", COSTS, rows, note=note)
     if name == WAITED:
-        text = Table("", WAIT_COLUMNS, waits).text
-        yield WAIT_TITLE, f"<!-- --8<-- [start:wait] -->\n\n{text}\n\n<!-- --8<-- [end:wait] -->"  # docs/ includes it
+        yield Table(WAIT_TITLE, WAIT_COLUMNS, waits, note=f"{name}, the curvature and the information together; {note}")

@@ -1,4 +1,4 @@
-"""Recommended methods by name, with their options."""
+"""Settings of methods by name."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ CAREFUL: Mapping[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "
 
 
 class Preset(NamedTuple):
-    """A method with recommended options, and the question it answers."""
+    """A method with options, and its use."""
 
     method: str
     options: Mapping[str, Any]
@@ -23,11 +23,14 @@ PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
         "attn_lrp",
         {"rule": "cp_lrp"},
-        "where the evidence is, for one backward pass (lxt's README says that LRP is patented and free for personal "
-        "and scientific use)",
+        "where the evidence is, for one backward pass; not for signs (lxt's README says that LRP is patented and free "
+        "for personal and scientific use)",
     ),
     "careful": Preset(
-        "heta", CAREFUL, "which tokens the prediction depends on, for a forward per token and one backward pass"
+        "heta",
+        CAREFUL,
+        "scores that agree with deletion and resampling, for a forward per token and one backward pass; not for "
+        "questions about a paragraph, nor for signs: use leave_one_out with effect='log_prob'",
     ),
 }
 

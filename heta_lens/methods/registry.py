@@ -156,17 +156,16 @@ def as_written(method: str, options: Mapping[str, Any]) -> str:
 
 
 def preset(name: str, **changes: Any) -> Method:
-    """Return a recommended method with its options; ``changes`` are further or other options.
+    """Return the method of a preset with its options; ``changes`` are further or other options.
 
     ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
 
-    - ``fast``: where the evidence is, for one backward pass (lxt's README says that LRP is patented and free for
-      personal and scientific use)
-    - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
+    - ``fast``: where the evidence is, for one backward pass; not for signs (lxt's README says that LRP is patented and
+      free for personal and scientific use)
+    - ``careful``: scores that agree with deletion and resampling, for a forward per token and one backward pass; not
+      for questions about a paragraph, nor for signs: use leave_one_out with effect='log_prob'
 
-    On two real models, `careful` is first or second of 15 settings, by a criterion of known evidence and interventions
-    together. `fast` puts the evidence first as often, but its signs are no better than calling every token *for*: for
-    signs and contrasts, use ``leave_one_out`` with ``effect="log_prob"``.
+    The page *Choosing a method* gives the recommendation for each kind of question, and what was measured.
     """
     check_choice("preset", name, PRESETS)
     return method_of(name, changes)

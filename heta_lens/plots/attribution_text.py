@@ -17,7 +17,7 @@ from heta_lens.span_attribution import SpanAttribution
 BAR_CELLS = 30
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
-FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
+FOR_CONTRASTS = "; leave_one_out with effect='log_prob' says which token speaks for which of the two"
 LAST = " (last)"  # the mark of the token that the prediction is read from
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part

@@ -86,14 +86,7 @@ def test_a_squared_gradient_is_not_called_curvature_and_a_gate_that_is_off_is_no
     options = {"variant": "gs", "combine": "geometric", "gate": "none"}
     text = plain(replace(uncertain(), options=options))
     (head,) = (line for line in text.splitlines() if line.lstrip().startswith("position"))
-    assert re.split(r" {2,}", head.strip()) == [
-        "position",
-        "token",
-        "score",
-        "share",
-        "squared gradient",
-        "information",
-    ]
+    assert re.split(r" {2,}", head.strip())[3:] == ["share", "squared gradient", "information"]
     gated = made_by_hand(parts={"gate": double([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])})
     assert " gate" in plain(gated) and " gate" not in plain(replace(gated, parts={"gate": double([1] * 6)}))
 

@@ -1,4 +1,4 @@
-"""Known values, against silent drift. `make golden` writes them anew; say why in the commit."""
+"""Known values, against silent drift. This file, run as a script, writes them anew; say why in the commit."""
 
 import json
 from pathlib import Path
