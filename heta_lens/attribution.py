@@ -318,7 +318,8 @@ class Attribution(Result):
     def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
         """Return the lower and upper ends of each score's confidence interval (Student's t over the probes).
 
-        For geometric scores the function floors the ends of the curvature's interval at 0 and transforms the ends.
+        For geometric scores the function floors the ends of the curvature's interval at 0 and transforms the ends. The
+        intervals of some tokens contain the expected score less often than ``confidence`` says (benchmarks/PROBES.md).
         """
         if not 0 < confidence < 1:
             raise ValueError(f"confidence={confidence} must be between 0 and 1")
