@@ -73,6 +73,11 @@ class Case(NamedTuple):
         assert isinstance(self.prediction.target, int)
         return self.prediction.target
 
+    @property
+    def about(self) -> str:
+        """The mark of what is extrapolated from a part."""
+        return "" if self.plan.naive is None else "~"
+
 
 Read = Callable[[], float]
 """A meter: seconds passed so far, or FLOPs counted."""
@@ -322,7 +327,7 @@ COSTS = [
 
 
 def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
-    forward, about = forward_flops(case), "" if case.plan.naive is None else "~"
+    forward, about = forward_flops(case), case.about
     parts = [part_costs[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
@@ -351,18 +356,18 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
 WAIT_COLUMNS = ["tokens of context", "probes", "naive implementation", "`attribute(cache)`", '`support="row"`']
 
 
-def wait_row(n: int, plan: Plan, part_costs: dict[str, Cost]) -> list[str]:
-    about = "" if plan.naive is None else "~"
+def wait_row(case: Case, part_costs: dict[str, Cost]) -> list[str]:
     naive, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("naive", "ours"))
-    row = part_costs[ROW].ours + part_costs["information"].ours
-    said = (f"{about}{number(naive / seconds)} times as fast ({about}{number(seconds)} s)" for seconds in (ours, row))
-    return [str(n), str(plan.probes), f"{about}{number(naive)} s", *said]
+    row, about = part_costs[ROW].ours + part_costs["information"].ours, case.about
+    faster = (f"{about}{number(naive / seconds)} times as fast ({about}{number(seconds)} s)" for seconds in (ours, row))
+    return [str(case.ids.shape[1]), str(case.plan.probes), f"{about}{number(naive)} s", *faster]
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
 REPEATS = 2
 WAITED = "gpt2-like"
 WAIT_TITLE = "What you wait for"
+WAIT_NOTE = f"The model is {WAITED}: 8 layers of width 512, random weights. ~ is extrapolated."
 
 
 def run(*models: str) -> None:
@@ -378,9 +383,9 @@ def measured(name: str, lengths: Sequence[int]) -> Iterator[Table]:
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters))
         part_costs = costs(case, REPEATS)
         rows += cost_rows(case, part_costs)
-        waits.append(wait_row(n, case.plan, part_costs))
+        waits.append(wait_row(case, part_costs))
     used = ", ".join(map(" ".join, versions().items()))
     note = f"{torch.get_num_threads()} threads, float32 on the CPU; {used}."
     yield Table(f"{name}: the naive implementation and ours", COSTS, rows, note=note)
     if name == WAITED:
-        yield Table(WAIT_TITLE, WAIT_COLUMNS, waits, note=f"{name}, the curvature and the information together; {note}")
+        yield Table(WAIT_TITLE, WAIT_COLUMNS, waits, note=WAIT_NOTE)
