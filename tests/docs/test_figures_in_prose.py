@@ -1,6 +1,7 @@
 """Hand-written pages state no measured figure, except those that are checked here against where they come from.
 
-Code, outputs, parts between marks and included files are left out.
+Code, outputs, parts between marks and included files are left out, and so are the items of `choosing` with a link to
+the results, whose numbers `tests/benchmark_scripts/test_statements.py` computes.
 """
 
 import re
@@ -47,6 +48,8 @@ def prose(page: Path) -> str:
     if page.suffix == ".py":
         cells = jupytext.reads(text, "py:percent").cells
         text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    if page.stem == "choosing":
+        text = "\n".join(item for item in re.split(r"\n\n|\n(?=- )", text) if "](results.md" not in item)
     for hidden in (r"^```.*?^```", r"^    .*?$", r"<!-- .*? -->.*?<!-- .*? -->", r"`[^`]*`"):
         text = re.sub(hidden, "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"\s+", " ", text)
