@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import torch
 
 import heta_lens
@@ -40,6 +41,11 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 MINUTES, GIB = 20, 20
 NEEDLES, ENOUGH = 5, 60.0  # prompts of a cell, and the seconds after which no other is begun
+OUT = "out of memory"
+DRAWN = {
+    "growth-seconds_of_the_processor.csv": "seconds of the processor",
+    "growth-gib_beyond_the_model.csv": "GiB beyond the model",
+}
 COLUMNS = ["method", *(f"{length:,} tokens" for length in LENGTHS), "grows as", "the arithmetic as"]
 OUTCOMES = Outcomes("growth")
 
@@ -141,15 +147,13 @@ def write() -> None:
         ),
     ]
     pages.write("growth", tables)
-    save_figure(figure(found), ROOT / "docs" / "growth.png")
+    save_figure(figure(), ROOT / "docs" / "growth.png")
 
 
 def row(found: dict[Any, Any], setting: str, of: str, unit: float) -> list[str]:
     cells = [found[setting, length] for length in LENGTHS]
     shown = [
-        "out of memory"
-        if killed(cell)
-        else f"{number(cell[of] / unit)}{' (not run, estimated)' * ('estimated' in cell)}"
+        OUT if killed(cell) else f"{number(cell[of] / unit)}{' (not run, estimated)' * ('estimated' in cell)}"
         for cell in cells
     ]
     real = [cell for cell in cells if "estimated" not in cell]
@@ -175,31 +179,27 @@ def slope(cells: list[dict[str, Any]], of: str) -> float:
     return math.log(last[of] / before[of]) / math.log(last["tokens"] / before["tokens"])
 
 
-def figure(found: dict[Any, Any]) -> Any:
+def figure() -> Any:
+    """Draw the tables: a dotted line to an estimate, and no line to a cell that was out of memory."""
     drawn, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    for axis, of, unit, title in zip(axes, ("seconds", "bytes"), (1, 2**30), COLUMNS_OF, strict=True):
-        for place, setting in enumerate(SETTINGS):
-            cells = [found[setting, length] for length in LENGTHS]
-            real = [cell for cell in cells if "estimated" not in cell]
-            name = setting.strip("`")
-            axis.plot(
-                [cell["tokens"] for cell in real],
-                [cell[of] / unit for cell in real],
-                "o-",
-                color=f"C{place}",
-                label=name,
-                **({"markersize": 10, "fillstyle": "none"} if name == "heta" else {}),  # below that of its windows
-            )
-            rest = cells[len(real) - 1 :]
-            axis.plot([cell["tokens"] for cell in rest], [cell[of] / unit for cell in rest], ":", color=f"C{place}")
+    for axis, (file, title) in zip(axes, DRAWN.items(), strict=True):
+        out = list[str]()
+        for place, (setting, *cells) in enumerate(pd.read_csv(pages.CSV / file, dtype=str).to_numpy().tolist()):
+            name, shown = setting.strip("`"), cells[: len(LENGTHS)]
+            fits = [(at, cell) for at, cell in zip(LENGTHS, shown, strict=True) if cell != OUT]
+            points = [(at, float(cell.split()[0])) for at, cell in fits]
+            real = sum("estimated" not in cell for _, cell in fits)
+            rings = {"markersize": 10, "fillstyle": "none"} if name == "heta" else {}  # below the dots of its windows
+            axis.plot(*zip(*points[:real], strict=True), "o-", color=f"C{place}", label=name, **rings)
+            axis.plot(*zip(*points[real - 1 :], strict=True), ":", color=f"C{place}")
+            out += [f"{name}, {at:,} tokens" for at, cell in zip(LENGTHS, shown, strict=True) if cell == OUT]
         axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
         axis.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
         axis.minorticks_off()
+        axis.text(0.03, 0.97, "\n".join([f"{OUT}:", *out]), transform=axis.transAxes, va="top", fontsize=8)
     drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return drawn
 
-
-COLUMNS_OF = ("seconds of the processor", "GiB beyond the model")
 
 if __name__ == "__main__":
     measure(*sys.argv[1:])

@@ -1,11 +1,12 @@
-"""Precision, memory, throughput and groups: the numbers of the tables on small cases."""
+"""Growth, precision, memory, throughput and groups: the numbers of the tables on small cases."""
 
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
-from benchmarks import groups, memory, precision, throughput
+from benchmarks import groups, growth, memory, pages, precision, throughput
 from benchmarks.throughput import PROMPTS, Timing
 from helpers import zoo
 from helpers.asking import predict
@@ -33,6 +34,15 @@ def test_a_refusal_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     assert precision.difference("4.3", "bfloat16", "lime", 0) == "not in half precision"
     monkeypatch.setattr(precision, "scores", lambda setting, *_: torch.tensor([1.0, -3.0 + (setting != "float32")]))
     assert precision.difference("4.3", "bfloat16", "lime", 0) == 0.25
+
+
+# -------------------------------------------------------------------------------------------------------------- growth
+def test_no_line_is_drawn_to_a_cell_that_was_out_of_memory() -> None:
+    longest = growth.LENGTHS[-1]
+    for axis, file in zip(growth.figure().axes, growth.DRAWN, strict=True):
+        cells = pd.read_csv(pages.CSV / file)[f"{longest:,} tokens"]
+        reached = [line.get_color() for line in axis.get_lines() if longest in line.get_xdata()]
+        assert len(set(reached)) == sum(cells != growth.OUT) < len(cells)
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
