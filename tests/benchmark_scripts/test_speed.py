@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import models, pages, speed
+from benchmarks import models, speed
 from benchmarks.reference import naive_curvature, naive_information
 from benchmarks.speed import (
+    PARTS,
     ROW,
     Case,
+    Cost,
     Plan,
     costs,
     counted,
@@ -20,6 +22,7 @@ from benchmarks.speed import (
     naive_s,
     one_by_one_s,
     suffix_flops,
+    wait_row,
 )
 from helpers import zoo
 from helpers.asking import explain, relative
@@ -79,6 +82,14 @@ def test_one_probe_stands_for_the_others_of_groups() -> None:
     assert some.total == pytest.approx(whole.total, rel=0.02)
 
 
+def test_extrapolated_times_are_marked(case: Case) -> None:
+    cost = Cost([(8.0, 2.0)], (1, 1), (1, 1), 1, 0)
+    measured = case._replace(plan=Plan(2, None, None))
+    extrapolated, whole = (wait_row(one, dict.fromkeys([*PARTS, ROW], cost)) for one in (case, measured))
+    assert extrapolated == ["12", "2", "~16 s", *["~4 times as fast (~4 s)"] * 2]
+    assert whole == ["12", "2", "16 s", *["4 times as fast (4 s)"] * 2]
+
+
 @pytest.mark.parametrize("build", zoo.models("bridge-(native|llama)$|hooked-(standard|rotary_gqa)"))
 def test_runs_are_worth_what_is_worked_out_by_hand(build: Any) -> None:
     """They are those that torch counts."""
@@ -92,6 +103,6 @@ def test_runs_are_worth_what_is_worked_out_by_hand(build: Any) -> None:
 def test_the_table_of_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(models.MODELS, "tiny", zoo.native_bridge)
     monkeypatch.setattr(speed, "REPEATS", 1)
-    (table,) = (table for table in speed.measured("tiny", [32, 5000]) if isinstance(table, pages.Table))
+    (table,) = speed.measured("tiny", [32, 5000])
     assert len(table.rows) == 5  # a context that the model cannot read is left out
     assert all(len(row) == len(table.columns) for row in table.rows)
