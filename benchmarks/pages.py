@@ -14,7 +14,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from PIL import Image
 
-from heta_lens.evaluation.statistics import Bounds, estimate
+from heta_lens.evaluation.statistics import Bounds, Estimate, estimate
 
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
@@ -56,6 +56,11 @@ def _with_interval(values: Sequence[float], clusters: Sequence[Hashable], bounds
     return f"{value} [{low}, {high}]" if isfinite(mean.low) and isfinite(mean.high) else value
 
 
+def written(one: Estimate, sign: str = "") -> str:
+    value, low, high = (f"{number:{sign}.2f}" for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]" if isfinite(one.low) and isfinite(one.high) else value
+
+
 def intervals_over(groups: Iterable[Iterable[Hashable]], clusters: str = "templates") -> str:
     """Return a sentence about the intervals of a table, given the clusters of each row."""
     counts = sorted({len(set(group)) for group in groups})
@@ -86,14 +91,12 @@ class Table:
         return (f"{self.note}\n\n" if self.note else "") + markdown(self.columns, self.rows)
 
 
-def write(name: str, tables: Iterable[Table | tuple[str, str]], level: int = 2) -> None:
-    """Write the tables of a page, or (title, text) pairs, below the headings of their titles, and the CSV files."""
+def write(name: str, tables: Iterable[Table], level: int = 2) -> None:
+    """Write the tables of a page below the headings of their titles, and the CSV files."""
     page = PAGES[name]
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     for table in tables:
-        if not isinstance(table, Table):
-            text = put(text, *table, level)
-        elif table.missing:
+        if table.missing:
             print(f"{page.name}: {table.title!r} stays, {table.missing} of its outcomes are missing")  # noqa: T201
         else:
             text = put(text, table.title, table.text, level)

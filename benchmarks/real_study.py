@@ -3,6 +3,7 @@
 Scores, parts of HETA and effects of interventions are measured once a prompt; candidates are arithmetic on them.
 """
 
+import json
 import lzma
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,7 +118,7 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     model, instance = model_of(name), prompts(family, split)[number]
     prediction = ask(model, instance)
     assert isinstance(prediction.target, int)
-    known: dict[str, Any] = {"p": _short(prediction.log_probs[prediction.target].exp())[0], "tokens": len(prediction)}
+    known: dict[str, Any] = {"p": short(prediction.log_probs[prediction.target].exp())[0], "tokens": len(prediction)}
     if len(prediction) > LONGEST:
         return known | {"left out": "long"}
     if not _right(model, prediction, instance):
@@ -128,12 +129,12 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     known["support"] = evidence_positions(instance, prediction, "support")
     groups = [[place] for place in eligible]
     for how in ("delete", "resample"):
-        known[how] = _short(heta_lens.causal.effects(prediction, how=how, groups=groups))
+        known[how] = short(heta_lens.causal.effects(prediction, how=how, groups=groups))
 
     parts: dict[str, Any] = {mask: masked(prediction, mask, eligible) for mask in ("zero", "mean")}
     squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction)
-    parts["gate"] = _short(squared.parts["gate"][eligible])
-    parts["squared gradient"] = _short(squared.parts["curvature"][eligible])
+    parts["gate"] = short(squared.parts["gate"][eligible])
+    parts["squared gradient"] = short(squared.parts["curvature"][eligible])
     if nth < SOME[name]:
         known["others"] = other_interventions(prediction, instance, groups)
     slow = nth == SLOWEST and len(prediction) <= SHORT and name == MODELS[0]
@@ -148,11 +149,11 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
             refused[setting] = str(error)
             continue
         seconds[setting] = round(time.process_time() - begun, 2)
-        scores[setting] = _short(found.scores[eligible])
+        scores[setting] = short(found.scores[eligible])
         if setting == "heta":
-            parts["curvature"] = _short(found.parts["curvature"][eligible])
+            parts["curvature"] = short(found.parts["curvature"][eligible])
             whole = {**found.parts, "score": found.scores}
-            known["first, last, sum"] = {name: _short(one[[0, -1]]) + _short(one.sum()) for name, one in whole.items()}
+            known["first, last, sum"] = {name: short(one[[0, -1]]) + short(one.sum()) for name, one in whole.items()}
     return known | {"parts": parts, "scores": scores, "seconds": seconds, "refused": refused}
 
 
@@ -174,7 +175,7 @@ def other_interventions(
     found = dict[str, list[float]]()
     for way, options in ways.items():
         with suppress(ValueError):  # as of a tokenizer without a pad token
-            found[way] = _short(heta_lens.causal.effects(prediction, groups=groups, **options))
+            found[way] = short(heta_lens.causal.effects(prediction, groups=groups, **options))
     return found
 
 
@@ -199,7 +200,7 @@ def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[
 
             found.append(batches.map(run, torch.tensor(group), length - start))
     names = ("orig||masked", "masked||orig", "drop")
-    return dict(zip(names, map(_short, torch.cat(found).unbind(1)), strict=True))
+    return dict(zip(names, map(short, torch.cat(found).unbind(1)), strict=True))
 
 
 def _kl(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -217,7 +218,7 @@ def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
     return int(log_probs.argmax()) == target
 
 
-def _short(values: torch.Tensor) -> list[float]:
+def short(values: torch.Tensor) -> list[float]:
     return [float(f"{value:.4g}") for value in values.reshape(-1).tolist()]
 
 
@@ -242,23 +243,20 @@ app = typer.Typer()
 
 
 # ------------------------------------------------------------------------------------------------------------- outcomes
-def kept(model: str) -> Outcomes:
-    """Return the outcomes of a model, unpacked from what the repository holds unless some are measured already."""
-    found = Outcomes(f"real_study-{model}")
-    if not found.path.exists() and packed(model).exists():
-        found.folder.mkdir(exist_ok=True)
-        found.path.write_bytes(lzma.decompress(packed(model).read_bytes()))
-    return found
+def stored(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the outcomes that the repository holds, by key."""
+    lines = map(json.loads, lzma.decompress(packed(name).read_bytes()).splitlines())
+    return {tuple(line["key"]): line["outcome"] for line in lines}
 
 
-def packed(model: str) -> Path:
-    return TABLES / f"real_study-{model}.jsonl.xz"
+def packed(name: str) -> Path:
+    return TABLES / f"{name}.jsonl.xz"
 
 
 @app.command()
-def pack(model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")]) -> None:
+def pack(name: Annotated[str, typer.Argument(help="The name of outcomes, such as real_study-gemma-3-270m.")]) -> None:
     """Compress the outcomes into the repository."""
-    packed(model).write_bytes(lzma.compress(kept(model).path.read_bytes(), preset=9))
+    packed(name).write_bytes(lzma.compress(Outcomes(name).path.read_bytes(), preset=9))
 
 
 @app.command()
@@ -269,14 +267,18 @@ def run(
 ) -> None:
     """Measure prompts that have no outcome yet, in turns over the families."""
     torch.set_num_threads(1)
-    stored, begun = kept(model), time.monotonic()
-    known = stored.read()
+    outcomes, begun = Outcomes(f"real_study-{model}"), time.monotonic()
+    if not outcomes.path.exists() and packed(outcomes.name).exists():
+        outcomes.folder.mkdir(exist_ok=True)
+        outcomes.path.write_bytes(lzma.decompress(packed(outcomes.name).read_bytes()))
+    known = outcomes.read()
     for family, split, number, nth in islice(turns(model, known.__getitem__), prompts):
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
-                return
-            stored.measure([(family, split, number)], partial(measured, model, nth=nth))
-            known |= stored.read()
+                break
+            outcomes.measure([(family, split, number)], partial(measured, model, nth=nth))
+            known |= outcomes.read()
+    pack(outcomes.name)
 
 
 if __name__ == "__main__":

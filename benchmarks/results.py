@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from math import isfinite, isnan
+from math import isnan
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,8 +13,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from benchmarks import pages, real_study
-from benchmarks.pages import ROOT, Table, save_figure
+from benchmarks import held_back, pages, real_study
+from benchmarks.pages import ROOT, Table, save_figure, written
 from benchmarks.real_study import CHOOSING, MODELS
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.statistics import Estimate, corrected, difference, estimate
@@ -33,7 +33,7 @@ ONE_PASS = (
 )
 SIGNED = ("leave_one_out", "fast", "attn_lrp", "gim", "integrated_gradients", "input_x_gradient")
 MOVES = 0.1  # nats: a token has a sign if its removal moves log p as much
-PROMPT = ["model", "family", "split", "number"]
+PROMPT = ["family", "split", "number"]
 Row = Mapping[str, Any]
 
 
@@ -109,7 +109,7 @@ def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
     """Return the prompts that count, by family and number."""
     return {
         (family, number): row
-        for (family, own, number), row in real_study.kept(model).read().items()
+        for (family, own, number), row in real_study.stored(f"real_study-{model}").items()
         if own == split and "left out" not in row
     }
 
@@ -118,7 +118,8 @@ def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
 def measured(model: str, split: str) -> pd.DataFrame:
     """Return the measures of every setting on every prompt, a row each."""
     return pd.DataFrame(
-        {"family": family, "number": number, "template": f"{family} {row['template']}", "setting": setting}
+        {"family": family, "split": split, "number": number, "template": f"{family} {row['template']}"}
+        | {"setting": setting}
         | measures(row, scores)
         | {"seconds": row["seconds"].get(setting)}
         for (family, number), row in prompts(model, split).items()
@@ -139,9 +140,7 @@ def averaged(frame: Any, measure: str) -> Estimate:
 def paired(frame: Any, one: str, other: str) -> Any:
     """Return the difference of two settings by the criterion, on prompts that have both."""
     ours, theirs = (frame[frame["setting"] == name] for name in (one, other))
-    joined = ours.merge(
-        theirs[["family", "number", CRITERION]], on=["family", "number"], suffixes=("", " of the other")
-    )
+    joined = ours.merge(theirs[[*PROMPT, CRITERION]], on=PROMPT, suffixes=("", " of the other"))
     weight = weights(joined)
     first, second = ([*(joined[name] * weight)] for name in (CRITERION, f"{CRITERION} of the other"))
     return difference(first, second, [*joined["template"]])
@@ -152,7 +151,7 @@ def chosen(among: Callable[[str], bool], *, with_heta: bool = False) -> str:
     frame = measured(MODELS[0], "dev")
     frame = frame[frame["family"].isin(CHOOSING)]
     if with_heta:
-        frame = frame.merge(frame[frame["setting"] == "heta"][["family", "number"]], on=["family", "number"])
+        frame = frame.merge(frame[frame["setting"] == "heta"][PROMPT], on=PROMPT)
     means = frame.groupby(["setting", "family"])[CRITERION].mean().groupby("setting").mean()
     return str(means[[name for name in means.index if among(name)]].idxmax())
 
@@ -179,11 +178,6 @@ def cells(frame: Any, setting: str) -> list[str]:
     shown = [averaged(rows, name) for name in (CRITERION, EVIDENCE, "first is evidence", *HOW)]
     seconds = rows["seconds"].dropna()
     return [f"`{setting}`", *map(written, shown), f"{seconds.mean():.1f}" if len(seconds) else "–", str(len(rows))]
-
-
-def written(one: Estimate, sign: str = "") -> str:
-    value, low, high = (f"{number:{sign}.2f}" for number in (one.value, one.low, one.high))
-    return f"{value} [{low}, {high}]" if isfinite(one.low) and isfinite(one.high) else value
 
 
 def ranked(frame: Any, settings: Sequence[str]) -> list[str]:
@@ -265,12 +259,14 @@ def confirmation(pairs: Sequence[tuple[str, str]]) -> Table:
         found = [paired(frame, one, other) for frame in places.values()]
         adjusted = corrected([each.p for each in found])
         shown = (written(each, "+") for each in found)
-        rows.append([f"`{one}` − `{other}`", *shown, f"{max(adjusted):.2g}"])
+        counts = ", ".join(str(each.n) for each in found)
+        rows.append([f"`{one}` − `{other}`", *shown, f"{max(adjusted):.2g}", counts])
     note = (
         "A difference is confirmed if the last column is below .05: the largest of the three p-values after Holm's "
         "correction."
     )
-    return Table("Confirmed?", ["difference of the criterion", *places, "largest p, Holm"], rows, note=note)
+    columns = ["difference of the criterion", *places, "largest p, Holm", "prompts"]
+    return Table("Confirmed?", columns, rows, note=note)
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -298,21 +294,25 @@ def _near(across: float, up: float, other_across: float, other_up: float) -> boo
     return abs(across - other_across) < 0.06 and abs(up - other_up) < 0.05
 
 
+def ends_of(model: str) -> pd.DataFrame:
+    """Return the first, last and summed entries of literal HETA's parts, and the probability of the answer."""
+    rows = [row for split in real_study.SPLITS for row in prompts(model, split).values() if "first, last, sum" in row]
+    return pd.DataFrame(
+        {
+            f"{name} {end}": value
+            for name, parts in row["first, last, sum"].items()
+            for end, value in zip(("first", "last", "sum"), parts, strict=True)
+        }
+        | {"p": row["p"]}
+        for row in rows
+    )
+
+
 def reasons() -> Any:
     """Draw why literal HETA ranks as it does: the sink, the last token, certainty and units."""
     figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
     for place, model in enumerate(MODELS):
-        every = [row for split in real_study.SPLITS for row in prompts(model, split).values()]
-        rows = [row for row in every if "first, last, sum" in row]
-        ends = pd.DataFrame(
-            {
-                f"{name} {end}": value
-                for name, parts in row["first, last, sum"].items()
-                for end, value in zip(("first", "last", "sum"), parts, strict=True)
-            }
-            | {"p": row["p"]}
-            for row in rows
-        )
+        ends = ends_of(model)
         style = {"color": f"C{place}", "alpha": 0.6}
         bins = np.linspace(0, 1, 21).tolist()
         axes[0].hist(ends["gate first"] / ends["gate sum"], bins, label=model, **style)
@@ -335,24 +335,38 @@ def run(*models: str) -> None:
         real_study.run(model)
 
 
-def write() -> None:
+@cache
+def tables() -> dict[str, list[Table]]:
+    """Return the tables of every page, computed from the stored outcomes."""
     best = chosen(is_candidate, with_heta=True)
     one_pass, a_run_each = chosen(ONE_PASS.__contains__), chosen(per_token)
-    shown = [*SHOWN, best]
-    frames = {MODELS[0]: of_model(MODELS[0], "test"), MODELS[1]: of_model(MODELS[1])}
     against = [(best, name) for name in ("heta", "careful", "fast", "leave_one_out") if name != best]
     against += [(name, other) for name, other in ((one_pass, "fast"), (a_run_each, "careful")) if name != other]
     against += [("careful", "heta"), ("careful", "fast"), ("careful", "leave_one_out"), ("fast", "heta")]
-    tables = [table(model, frame, shown, ("first is evidence", "zeroing")) for model, frame in frames.items()]
-    signed = signs(dict(zip(("SmolLM2", "Gemma"), frames.values(), strict=True)))
-    pages.write("results", [*tables, confirmation([*dict.fromkeys(against)]), signed])
+    own = [table(model, frame, shown(), ("first is evidence", "zeroing")) for model, frame in frames().items()]
+    signed = signs(dict(zip(("SmolLM2", "Gemma"), frames().values(), strict=True)))
     beside = list[Table]()
     for model in MODELS:
         frame = of_model(model)
         beside.append(table(f"{model}: every setting", frame, [*frame["setting"].unique()]))
-        beside += [by_family(model, shown), interventions(model)]
-    pages.write("real", beside)
-    for model, frame in frames.items():
+        beside += [by_family(model, shown()), interventions(model)]
+    confirmed = confirmation([*dict.fromkeys(against)])
+    return {"results": [*own, confirmed, held_back.table(), signed], "real": beside}
+
+
+def shown() -> list[str]:
+    return [*SHOWN, chosen(is_candidate, with_heta=True)]
+
+
+def frames() -> dict[str, Any]:
+    """Return the prompts of the page's tables: of the model that chose settings, those of test."""
+    return {MODELS[0]: of_model(MODELS[0], "test"), MODELS[1]: of_model(MODELS[1])}
+
+
+def write() -> None:
+    for page, own in tables().items():
+        pages.write(page, own)
+    for model, frame in frames().items():
         file = ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
-        save_figure(evidence_against_agreement(model, frame, shown), file)
+        save_figure(evidence_against_agreement(model, frame, shown()), file)
     save_figure(reasons(), ROOT / "docs" / "reasons.png")

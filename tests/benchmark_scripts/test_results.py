@@ -43,13 +43,25 @@ def test_signs_count_on_the_tokens_that_move_the_prediction() -> None:
 
 def test_families_weigh_the_same() -> None:
     frame = pd.DataFrame(
-        {"family": [*"aaab"], "number": range(4), "template": [*"wxyz"], "criterion": [0.0, 0.0, 0.0, 1.0]}
+        {"family": [*"aaab"], "split": "dev", "number": range(4), "template": [*"wxyz"], "criterion": [0.0, 0, 0, 1]}
     )
     assert results.averaged(frame, "criterion").value == pytest.approx(0.5)
     both = pd.concat(
         [frame.assign(setting=one, criterion=frame["criterion"] + add) for one, add in [("x", 0), ("y", 1)]]
     )
     assert results.paired(both, "y", "x").value == pytest.approx(1)
+
+
+def test_a_prompt_of_dev_is_not_paired_with_one_of_test() -> None:
+    prompts = [("dev", 0), ("dev", 1), ("test", 0), ("test", 1)]
+    frame = pd.DataFrame(
+        {"family": "a", "split": split, "number": number, "template": f"{split} {number}", "setting": setting}
+        | {"criterion": float(setting == "x") + (split == "dev")}
+        for split, number in prompts
+        for setting in ("x", "y")
+    )
+    found = results.paired(frame, "x", "y")
+    assert (found.n, found.value, found.low, found.high) == (4, 1, float("-inf"), float("inf"))
 
 
 def test_what_is_no_method_of_the_library_is_a_candidate() -> None:

@@ -1,0 +1,55 @@
+"""Numbers in tables and in prose are those that the stored outcomes give."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import pages, results
+from benchmarks.pages import ROOT
+from benchmarks.statements import phrases
+
+README, CHOOSING = ROOT / "README.md", ROOT / "docs" / "choosing.md"
+NO_RESULT = (  # names, and what the protocol fixes
+    *("SmolLM2-135M-Instruct", "Gemma-3-270M", "SmolLM2", "Q4_1", "Q4_K_M", "float32", "log p", "95 %", "include 0"),
+    *("Eq. 4", "Gemma 3", "≥ 0", "1 − p"),
+)
+
+
+def paragraphs(text: str, link: str = "") -> Iterator[str]:
+    """Yield the prose with a link, without tables, headings, code and addresses: each paragraph or item on one line."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for part in re.split(r"\n\s*\n|\n(?=- )", text):
+        if not part.startswith(("|", "#")) and link in part:
+            yield " ".join(re.sub(r"\]\([^)]*\)", "]", part).split())
+
+
+def unexplained(paragraph: str, known: tuple[str, ...]) -> list[str]:
+    """Return the numbers of a paragraph that no phrase accounts for; a phrase's model may be said once for several."""
+    for phrase in sorted((*known, *NO_RESULT), key=len, reverse=True):
+        paragraph = re.sub(rf"(?<!\d){re.escape(phrase)}(?!\d)", "", paragraph)
+    return re.findall(r"[-+−]?\d*[.,]?\d+", paragraph)
+
+
+@pytest.mark.slow
+def test_every_cell_is_computed_from_the_stored_outcomes() -> None:
+    for page, tables in results.tables().items():
+        text = pages.PAGES[page].read_text(encoding="utf-8")
+        for table in tables:
+            assert f"\n## {table.title}\n\n{table.text}\n" in text, table.title
+
+
+@pytest.mark.slow
+def test_every_number_in_prose_is_computed_from_the_stored_outcomes() -> None:
+    results_page = pages.PAGES["results"].read_text(encoding="utf-8")
+    for table in results.tables()["results"]:
+        results_page = results_page.replace(table.text, "")
+    linked = [page.read_text(encoding="utf-8") for page in (README, CHOOSING)]
+    study = [*paragraphs(results_page), *(one for text in linked for one in paragraphs(text, "results.md"))]
+    assert {one: found for one in study if (found := unexplained(one, phrases()))} == {}
+
+
+def test_a_number_that_nothing_computes_is_found() -> None:
+    known = ("0.84 on SmolLM2", "in 1, equally in 10")
+    assert unexplained("`careful`: 0.84 on SmolLM2 (0.83), in 1, equally in 10.", known) == ["0.83"]
+    assert unexplained("10.84 on SmolLM2", known) == ["10.84"]
