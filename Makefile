@@ -42,7 +42,7 @@ nightly: .venv/tl3/ready  ## thousands of cases each, and the newest versions of
 newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the releases, with the newest versions of everything
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
-	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)
+	.venv/newest-$*/$(BIN)/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)
 
 lint: .venv/tl3/ready  ## run ruff without changing files
 	$(TL3)/ruff check .
@@ -68,9 +68,9 @@ pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pag
 	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md
 
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/ready real-models  ## compare methods with their authors' code, and real models with llama.cpp (in environments of their own)
-	.venv/llama/bin/python tests/helpers/oracles_llama_cpp.py models/gguf
-	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
-	$(TL3)/python tests/helpers/oracles_inseq.py .venv/oracles/bin/python models/SmolLM2-135M-Instruct
+	.venv/llama/$(BIN)/python tests/helpers/oracles_llama_cpp.py models/gguf
+	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/$(BIN)/python
+	$(TL3)/python tests/helpers/oracles_inseq.py .venv/oracles/$(BIN)/python models/SmolLM2-135M-Instruct
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
 demo: .venv/demo/ready  ## explain a story in the terminal and on an HTML page

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 uv() { "${PYTHON:-python3}" constraints/uv.py "$@"; }
 unset PYTHONPATH
-export UV_CONSTRAINT="$root/constraints/tl3.txt"
+export UV_CONSTRAINT=constraints/tl3.txt
 empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 

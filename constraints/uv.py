@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 OWN = Path(__file__).parents[1] / ".venv" / "uv"
@@ -40,7 +41,7 @@ def settings() -> dict[str, str]:
     for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):  # variables count more
         name, _, value = line.partition("=")
         if variable := SETTINGS.get(name.rpartition(".")[2]):
-            found[variable] = " ".join(value.strip("'\"").replace("\\n", " ").split())
+            found[variable] = literal_eval(value).strip().replace("\n", " ")
     if "UV_FIND_LINKS" in found:
         found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
     if "UV_INDEX" in found:  # pip takes the best version of all indexes
@@ -55,6 +56,8 @@ def main(arguments: list[str]) -> int:
         call = [command, what, "--quiet", *made, *rest]
     elif what == "venv":
         call = [sys.executable, "-m", "venv", "--clear", *rest]
+    elif "--python" not in rest:
+        sys.exit(f"uv cannot be installed here, and pip has no {what}")
     else:  # pip install --python FOLDER ...
         folder = rest.pop(rest.index("--python") + 1)
         call = [str(python_of(Path(folder))), "-m", "pip", *(option for option in rest if option != "--python")]

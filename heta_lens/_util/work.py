@@ -121,9 +121,11 @@ class Waits(Bars):
 
     busy_said = False  # once per process
 
-    def __init__(self, *columns: ProgressColumn, console: Console, drawn: bool, lines: bool, shorter: str) -> None:
+    def __init__(
+        self, *columns: ProgressColumn, console: Console, drawn: bool, lines: bool, shorter: str, times: int
+    ) -> None:
         super().__init__(*columns, console=console, transient=console.is_terminal)
-        self.drawn, self.lines, self.shorter = drawn, lines, shorter
+        self.drawn, self.lines, self.shorter, self.times = drawn, lines, shorter if times else "", times
         self.begun, self.said, self.others = perf_counter(), 0.0, _seconds_of_others()
 
     def start(self) -> None:
@@ -135,9 +137,11 @@ class Waits(Bars):
         whole = max(done, expected)  # more may run
         seconds = (now - self.begun) * (whole - done) / done if done else None
         left = "unknown" if seconds is None else timedelta(seconds=round(seconds))
-        if self.shorter and (seconds or 0) > LONG:
-            self._say(f"about {left} left: {self.shorter}")
-            self.shorter = ""
+        if self.shorter and seconds is not None:
+            seconds += (self.times - 1) * (seconds + now - self.begun)
+            if seconds > LONG:
+                self._say(f"about {timedelta(seconds=round(seconds))} left: {self.shorter}")
+                self.shorter = ""
         if not Waits.busy_said and now - self.begun >= PATIENCE and (busy := _busy(self.others, now - self.begun)):
             Waits.busy_said = True
             self._say(busy)
@@ -178,18 +182,19 @@ def step() -> AbstractContextManager[Progress]:
 
 
 @contextmanager
-def working(expected: dict[str, int], show: bool | None, shorter: str = "") -> Iterator[Progress]:
+def working(expected: dict[str, int], show: bool | None, shorter: str = "", times: int = 1) -> Iterator[Progress]:
     """Count the model's work inside a block; ``show`` draws a bar per kind of work.
 
     With None, a bar is drawn on a terminal or in a notebook, if the work lasts; a command prints lines elsewhere. A
-    long wait is announced, except with False; ``shorter`` says what shortens it.
+    long wait is announced, except with False; ``shorter`` says what shortens it, and ``times`` how often the work is
+    done in all.
     """
     console, bars = Console(file=sys.stderr), None
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     drawn = watched if show is None else show
     if any(expected.values()) and show is not False:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        bars = Waits(*columns, console=console, drawn=drawn, lines=in_lines.get(), shorter=shorter)
+        bars = Waits(*columns, console=console, drawn=drawn, lines=in_lines.get(), shorter=shorter, times=times)
         for kind, total in expected.items():
             if total:
                 bars.add_task(kind, total=total)

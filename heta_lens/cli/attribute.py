@@ -205,7 +205,7 @@ def estimate(
     predicted = estimate_memory(config, tokens, memory=size, method=method, dtype=dtype, **how)
     choices = [predicted, *predicted.smaller]
     documents = [
-        {"method": each.method, "options": each.options, "bytes": each.needed, "fits": size and each.fits}
+        {"method": each.method, "options": each.options, "bytes": each.needed, "fits": each.fits}
         | {"weights": each.weights, "cache": each.cache}
         | {"steps": {name: step._asdict() for name, step in each.steps.items()}}
         for each in choices

@@ -119,17 +119,17 @@ class Method(Options, ABC):
         """Explain several predictions of the same prompt, shorter contexts first, with shared runs if possible."""
         for prediction in predictions:
             self.check(prediction)
-        attributions = list[Attribution]()
-        for group in self.sharing_runs(predictions):
-            attributions += self.explained(group)
+        attributions, groups = list[Attribution](), self.sharing_runs(predictions)
+        for group in groups:
+            attributions += self.explained(group, 0 if attributions else len(groups))
         return attributions
 
-    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions with shared runs."""
+    def explained(self, predictions: Sequence[Prediction], groups: int = 1) -> list[Attribution]:
+        """Explain predictions with shared runs; the wait for so many ``groups`` is announced."""
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
-        with longest.running(), working(vars(work), self.progress, self.shorter) as progress:
+        with longest.running(), working(vars(work), self.progress, self.shorter, groups) as progress:
             results = self.explain_together(predictions)
         cost = progress.cost()
         cost["backwards"] //= shared
@@ -148,8 +148,7 @@ class Method(Options, ABC):
                 **result.diagnostics,
             }
             whole = replace(result, scores=scores, diagnostics=facts)
-            options = settings(self) | facts["chosen"]
-            attributions.append(make_attribution(prediction, self.title, whole, options, signed=self.directed))
+            attributions.append(make_attribution(prediction, self.title, whole, settings(self), signed=self.directed))
         return attributions
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
@@ -221,10 +220,10 @@ class Method(Options, ABC):
     @property
     def shorter(self) -> str:
         """What shortens a long wait, in words."""
-        sizes = {name: getattr(self, name) for name in self.scaled_by if name not in self.without_effect}
-        less = " or ".join(f"{name}={value}" for name, value in sizes.items() if value)
-        fast = "" if isinstance(self, CleanGradient) else "method='fast' takes one backward pass per target"
-        return ", and ".join(filter(None, [f"a smaller {less} takes less time" if less else "", fast]))
+        names = [name for name in self.scaled_by if name not in self.without_effect]
+        fewer = " or ".join(f"{name} (now {value})" if (value := getattr(self, name)) else name for name in names)
+        fast = "" if isinstance(self, CleanGradient) else "method='fast', whose signs mislead, takes one backward pass"
+        return "; ".join(filter(None, [f"fewer {fewer} take less time" if fewer else "", fast]))
 
 
 def with_inherited_options(method: type[Method]) -> str:
@@ -357,8 +356,9 @@ class FunctionMethod(Method):
     signed: ClassVar = False
     function: ClassVar[Callable[[Prediction], Any]]
 
-    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        return [replace(result, signed=bool((result.scores < 0).any())) for result in super().explained(predictions)]
+    def explained(self, predictions: Sequence[Prediction], groups: int = 1) -> list[Attribution]:
+        results = super().explained(predictions, groups)
+        return [replace(result, signed=bool((result.scores < 0).any())) for result in results]
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
         return Work()

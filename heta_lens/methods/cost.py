@@ -227,8 +227,8 @@ class MemoryEstimate:
         return self.weights + self.cache + self.steps[self.largest].needed
 
     @property
-    def fits(self) -> bool:
-        return self.memory is None or self.needed <= self.memory
+    def fits(self) -> bool | None:
+        return None if self.memory is None else self.needed <= self.memory
 
     def __repr__(self) -> str:
         there = "" if self.memory is None else f" of {self.memory / GIB:.3g}"
@@ -294,7 +294,7 @@ def estimate_memory(
         )
 
     own = predicted(wanted)
-    others = [] if memory is not None and own.fits else map(predicted, cheaper_options(wanted, tokens))
+    others = [] if own.fits else map(predicted, cheaper_options(wanted, tokens))
     smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
     return replace(own, smaller=tuple(smaller))
 

@@ -46,11 +46,11 @@ class PathIntegral(WithBos, WithScale, WithBatch):
     differentiates: ClassVar = True
     scaled_by: ClassVar = ("steps",)
 
-    def explained(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+    def explained(self, predictions: Sequence[Prediction], groups: int = 1) -> list[Attribution]:
         """Explain predictions; ``options`` of the results name the mask that was taken."""
         if self.mask is None:
-            return replace(self, mask=self.mask_for(predictions[-1])).explained(predictions)
-        return super().explained(predictions)
+            return replace(self, mask=self.mask_for(predictions[-1])).explained(predictions, groups)
+        return super().explained(predictions, groups)
 
     def mask_for(self, prediction: Prediction) -> Mask:
         if self.mask is not None:

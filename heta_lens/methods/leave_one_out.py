@@ -17,8 +17,8 @@ class LeaveOneOut(WithMask, WithBatch):
 
     ``a_i = KL(P ‖ P with token i masked)``, or ``g(X) - g(X with i masked)``, above 0 where i speaks for the target.
 
-    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``; results of functions and
-      activations call the drop of their number ``value``
+    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``; titles call the drop of a
+      function's or an activation's number ``value``
     """
 
     effect: Literal["kl", "log_prob"] = "kl"

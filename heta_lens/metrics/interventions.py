@@ -2,8 +2,7 @@
 
 ``effects`` come from `heta_lens.causal.effects`, an effect per score. ``candidates`` are the evaluated positions
 (default: every position). Scores without signs say how much a token matters, and not in which direction: they are
-compared with the sizes of effects. ``signed`` is that of the attribution; by default, scores are signed if one is
-below 0.
+compared with the sizes of effects. ``signed`` is that of the attribution.
 """
 
 from dataclasses import dataclass
@@ -76,8 +75,8 @@ def patch_correlation(
     scores: Float[Tensor, "pos"],
     effects: Float[Tensor, "pos"],
     *,
+    signed: bool,
     candidates: Positions | None = None,
-    signed: bool | None = None,
 ) -> float:
     """Spearman's correlation of scores and effects, higher is better; NaN if scores or effects are constant."""
     scores, effects = _checked(scores, effects, signed)
@@ -99,18 +98,17 @@ def misattribution(
     k: int = 10,
     least: float = 0.01,
     *,
+    signed: bool,
     candidates: Positions | None = None,
-    signed: bool | None = None,
 ) -> float:
     """Share of the ``k`` tokens with the highest scores but an effect below ``least``; lower is better."""
     scores, effects = _checked(scores, effects, signed)
     return mean_effect(scores, (effects < least).double(), k, candidates=candidates)
 
 
-def _checked(scores: Tensor, effects: Tensor, signed: bool | None) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+def _checked(scores: Tensor, effects: Tensor, signed: bool) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
     """Return scores, and the effects that they are compared with."""
     scores, effects = finite_scores(scores), finite_scores(effects, name="effects")
     if len(scores) != len(effects):
         raise ValueError(f"there are {len(effects)} effects for {len(scores)} scores")
-    signed = bool((scores < 0).any()) if signed is None else signed
     return scores, effects if signed else effects.abs()

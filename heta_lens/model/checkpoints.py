@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -128,9 +129,13 @@ def folder_of(name: str, kind: str, revision: str | None = None) -> Path | None:
     A name whose first part is a folder here is a path.
     """
     path = Path(name).expanduser()
-    here = name.startswith(("/", ".", "~")) or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
-    if not name or (here and not path.exists()):
+    if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists")
+    if len(path.parts) > 1 and Path(path.parts[0]).is_dir() and not path.exists():
+        raise ValueError(
+            f"no {kind} {name!r}: there is a folder {path.parts[0]!r} here, without it; a hub name that begins with "
+            "the name of a folder needs another working directory"
+        )
     if revision is not None and path.exists():
         raise ValueError(f"revision={revision!r} is of a {kind} on the hub, and {name!r} is here: leave it out")
     return path if path.exists() else None
@@ -153,6 +158,7 @@ def read_from(name: str, kind: str, local: Path | None, read: Callable[[str], Re
 # ---------------------------------------------------------------------------------------------------------- gguf files
 DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 """Tokenizers that split digits off before anything else, which transformers does not read from GGUF files."""
+READING = Lock()  # while a file's reader stands in for gguf's
 
 
 def gguf_path(name: str, gguf_file: str | None) -> Path | None:
@@ -176,7 +182,7 @@ def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Any
     import gguf
 
     # Transformers parses the vocabulary, in Python, for the configuration, the weights and the tokenizer.
-    with patch("gguf.GGUFReader", cache(gguf.GGUFReader)):
+    with READING, patch("gguf.GGUFReader", cache(gguf.GGUFReader)):
         return _read_gguf(Path(file), dtype)
 
 

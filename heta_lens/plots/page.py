@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View, html_from
+from heta_lens._util.options import check_choice
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import Predicted, headline, kicker, part_name, predicted, score_formula
@@ -44,6 +45,7 @@ SPAN_HINT = (
     "click any token to see which targets it influences. Escape shows all targets together."
 )
 HEAT_COLUMNS = 38  # that a page of a notebook has room for
+UNITS = {"token": "tokens", "word": "words", "sentence": "sentences", "message": "messages", "role": "messages"}
 
 
 def page(
@@ -63,7 +65,8 @@ def page(
     """
     positions = frozenset(marked)
     more: dict[str, Any] = {"last": last_row(attribution.summed), "special": special, "hint": HINT}
-    more["unit"] = "messages" if by == "role" else f"{by}s"
+    check_choice("by", by, UNITS)
+    more["unit"] = UNITS[by]
     if isinstance(attribution, SpanAttribution):
         text, values = with_answer(attribution), span_values(attribution)
         more |= {"hint": SPAN_HINT, "matrix": packed_matrix(attribution)}

@@ -59,7 +59,7 @@ class History:
         """Return the record and the result of an explanation."""
         query = "SELECT record, span, result FROM explanations WHERE number = ?"
         with self._open() as db:
-            row = db.execute(query, [str(number)]).fetchone()  # a path may have any number
+            row = db.execute(query, [str(number)]).fetchone()  # SQLite's integers end before a path's
         if row is None:
             raise ValueError(f"explanation {number} is not in {self.path.name}")
         record, span, raw = row

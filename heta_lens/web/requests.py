@@ -17,10 +17,8 @@ from heta_lens.methods.registry import METHODS
 from heta_lens.prediction.target import activation
 
 RECOMMENDED = {
-    "leave_one_out effect=log_prob": "questions about a paragraph, signs and contrasts: a forward per token",
-    "careful": "other questions where agreement with deletion matters: a forward per token and one backward pass",
-    "fast": "the evidence in one backward pass, but not its signs (lxt's README says that LRP is patented and free for "
-    "personal and scientific use)",
+    "leave_one_out effect=log_prob": "questions about a paragraph, signs and contrasts, for a forward per token",
+    **{name: preset.when for name, preset in PRESETS.items()},
     "heta": "to study the paper",
 }
 """Methods with their options, and what each is recommended for."""
@@ -29,15 +27,18 @@ EXACT = ConfigDict(strict=True, extra="forbid")
 
 
 def _offered(method: str) -> str:
-    names = [*RECOMMENDED, *PRESETS, *METHODS]
+    names = [*RECOMMENDED, *METHODS]
     if method not in names:
         raise ValueError(f"the app has no such method{hint(method, names)}")
     return method
 
 
 Natural: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+Naturals: TypeAlias = Annotated[list[Natural], Field(fail_fast=True)]
 MethodName: TypeAlias = Annotated[str, AfterValidator(_offered)]
-Prompt: TypeAlias = str | list[dict[Annotated[str, Field(pattern="^(role|content)$")], str]]
+Prompt: TypeAlias = (
+    str | Annotated[list[dict[Annotated[str, Field(pattern="^(role|content)$")], str]], Field(fail_fast=True)]
+)
 
 
 @dataclass(frozen=True, config=EXACT)
@@ -55,8 +56,11 @@ class Target:
     direction: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.text is None) == (self.hook is None):
+        of_activation = self.index, self.head, self.direction
+        if (self.text is None) == (self.hook is None) or (self.text is None and self.against is not None):
             raise ValueError("a target has either the text of a token or the hook of an activation")
+        if self.hook is None and any(part is not None for part in of_activation):
+            raise ValueError("index, head and direction are of an activation: give its hook")
 
 
 @dataclass(frozen=True, config=EXACT)
@@ -69,7 +73,7 @@ class Question:
     """
 
     prompt: Prompt
-    written: list[Natural] = field(default_factory=list)
+    written: Naturals = field(default_factory=list)
     at: Natural | None = None
     target: Target | None = None
 
@@ -101,12 +105,16 @@ class Change:
     - ``layer``: the layer whose input is patched; 0 for the embeddings
     """
 
-    positions: Annotated[list[Natural], Field(min_length=1)]
+    positions: Annotated[Naturals, Field(min_length=1)]
     how: Literal["mask", "delete", "replace", "patch"]
     text: str = ""
     counterfactual: Prompt = ""
     layer: Natural = 0
-    results: list[Natural] = field(default_factory=list)
+    results: Naturals = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.how == "patch" and not self.counterfactual:
+            raise ValueError("how='patch' needs a counterfactual prompt")
 
 
 @dataclass(frozen=True, config=EXACT)
@@ -118,7 +126,7 @@ class Write:
 @dataclass(frozen=True, config=EXACT)
 class Explain:
     question: Question
-    methods: list[MethodName]
+    methods: Annotated[list[MethodName], Field(min_length=1, fail_fast=True)]
     remember: bool = True
 
 
@@ -130,10 +138,15 @@ class ChangeTokens:
 
 @dataclass(frozen=True, config=EXACT)
 class Compare:
-    results: Annotated[list[Natural], Field(min_length=2)]
+    results: Annotated[Naturals, Field(min_length=2)]
 
 
 T = TypeVar("T")
+WORDS = {  # for pydantic's kinds of faults
+    "unexpected_keyword_argument": "the app knows no such field",
+    "dataclass_type": "expected a JSON object",
+    "missing": "this field is missing",
+}
 
 
 def read(kind: type[T], body: bytes) -> T:
@@ -142,5 +155,8 @@ def read(kind: type[T], body: bytes) -> T:
         return TypeAdapter(kind).validate_json(body)
     except ValidationError as error:
         fault = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # a union has one per type
-        place = ".".join(map(str, fault["loc"])) or "the request"
-        raise ValueError(f"{place}={brief(fault['input'])}: {fault['msg'].removeprefix('Value error, ')}") from None
+        place = ".".join(brief(part).strip("'") for part in fault["loc"] if "[" not in str(part))
+        message = WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
+        if fault["type"] not in ("missing", "json_invalid") and place:
+            place += f"={brief(fault['input'])}"
+        raise ValueError(f"{place or 'the request'}: {message}") from None

@@ -51,7 +51,8 @@ def test_the_effect_on_a_number_is_not_called_a_log_probability(target: Any) -> 
         explain(model, zoo.prompt(model, N), each, method="leave_one_out", effect="log_prob")
         for each in (target, TARGET)
     )
-    assert found.options["effect"] == found.diagnostics.chosen["effect"] == "value"
+    assert found.diagnostics.chosen["effect"] == "value"
+    assert found.options["effect"] == "log_prob"  # which the method takes again
     assert "log_prob" not in found.title + found.contract().score
     assert of_token.options["effect"] == "log_prob" and "log_prob" in of_token.title
 

@@ -74,30 +74,32 @@ def test_faithfulness_is_the_oracles(target: Any) -> None:
 
 
 def test_the_worked_example() -> None:
-    assert patch_correlation(SCORES, EFFECTS) == pytest.approx(0.8)
-    assert misattribution(SCORES, EFFECTS, k=4) == 0.5 == misattribution(SCORES, EFFECTS)
+    assert patch_correlation(SCORES, EFFECTS, signed=True) == pytest.approx(0.8)
+    assert misattribution(SCORES, EFFECTS, k=4, signed=True) == 0.5 == misattribution(SCORES, EFFECTS, signed=True)
     assert mean_effect(SCORES, EFFECTS, k=2) == pytest.approx(0.2525)
     assert mean_effect(SCORES, EFFECTS) == pytest.approx(0.705 / 4)
     assert mean_effect(torch.ones(4), EFFECTS, 1) == 0.5, "of equal scores the first is taken"
 
 
 def test_effects_are_the_best_scores() -> None:
-    assert patch_correlation(EFFECTS, EFFECTS) == pytest.approx(1) == -patch_correlation(-EFFECTS, EFFECTS)
+    assert patch_correlation(EFFECTS, EFFECTS, signed=True) == pytest.approx(1)
+    assert patch_correlation(-EFFECTS, EFFECTS, signed=True) == pytest.approx(-1)
     for order in permutations(range(4)):
         scores = torch.tensor(order).double()
         for k in (1, 2, 3):
             assert mean_effect(scores, EFFECTS.double(), k) <= mean_effect(EFFECTS, EFFECTS, k) + 1e-7
-            assert misattribution(scores, EFFECTS.double(), k) >= misattribution(EFFECTS, EFFECTS, k)
+            assert misattribution(scores, EFFECTS.double(), k, signed=True) >= misattribution(
+                EFFECTS, EFFECTS, k, signed=True
+            )
 
 
 def test_scores_without_signs_are_compared_with_the_sizes_of_effects() -> None:
     against = torch.tensor([-0.5, 0.005, 0.2, 0])
-    assert patch_correlation(SCORES, against) == pytest.approx(0.8), "no score is below 0"
+    assert patch_correlation(SCORES, against, signed=False) == pytest.approx(0.8)
     assert patch_correlation(SCORES, against, signed=True) == pytest.approx(-0.4)
-    assert misattribution(SCORES, against, k=2) == 0.5 and misattribution(SCORES, against, k=2, signed=True) == 1
-    signed = SCORES - 2
-    assert patch_correlation(signed, against) == patch_correlation(SCORES, against, signed=True)
-    assert misattribution(signed, against) == 0.75 and mean_effect(SCORES, against, 1) == -0.5
+    assert misattribution(SCORES, against, k=2, signed=False) == 0.5
+    assert misattribution(SCORES, against, k=2, signed=True) == 1
+    assert mean_effect(SCORES, against, 1) == -0.5, "which keeps its sign"
 
 
 @pytest.mark.parametrize("method", ["leave_one_out", "leave_one_out effect=log_prob"])
@@ -121,4 +123,4 @@ def test_the_metrics_know_if_an_attribution_is_signed(method: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_effects_are_refused(function: Any, given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        function(*given)
+        function(*given, signed=True)

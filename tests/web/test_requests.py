@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save
 
+from heta_lens.web.requests import Write
 from heta_lens.web.server import App
 
 BODIES = 2_000
@@ -125,12 +127,16 @@ QUESTIONED = {"question": QUESTION, "methods": ["recency"]}
         ("write", {"prompt": PROMPT, "tokens": "3"}, "tokens='3'"),
         ("write", {"prompt": PROMPT, "tokens": float("nan")}, "tokens=nan"),
         ("write", {"prompt": "\ud800", "tokens": 1}, "JSON"),
-        ("write", [PROMPT], "['Alba kept the pan in the']"),
-        ("write", {"prompt": [{"role": "user", "content": 5}], "tokens": 1}, "0.content=5"),
+        ("write", [PROMPT], "expected a JSON object"),
+        ("write", {"prompt": [{"role": "user", "content": 5}], "tokens": 1}, "prompt.0.content=5"),
         ("explain", {"question": {}, "methods": []}, "question.prompt"),
         ("explain", QUESTIONED | {"methods": ["recency", "hetta"]}, "methods.1='hetta'"),
         ("explain", QUESTIONED | {"methods": ["os:system"]}, "methods.0='os:system'"),
-        ("explain", QUESTIONED | {"more": 1}, "more=1"),
+        ("explain", QUESTIONED | {"more": 1}, "more=1: the app knows no such field"),
+        ("explain", QUESTIONED | {"\n" * 5_000: 1}, "the app knows no such field"),
+        ("explain", QUESTIONED | {"methods": []}, "methods=[]"),
+        ("explain", {"question": QUESTION | {"target": {"text": " jar", "head": 2}}, "methods": ["recency"]}, "head"),
+        ("change", {"question": QUESTION, "change": CHANGE | {"how": "patch", "counterfactual": ""}}, "counterfactual"),
         ("explain", {"question": QUESTION | {"at": -1}, "methods": []}, "question.at=-1"),
         ("explain", {"question": QUESTION | {"target": {"index": 3}}, "methods": []}, "question.target="),
         ("change", {"question": QUESTION, "change": CHANGE | {"positions": []}}, "change.positions=[]"),
@@ -142,3 +148,9 @@ def test_a_wrong_part_is_named(running: App, path: str, body: Any, named: str) -
     answer = httpx.post(running.address + path, content=json.dumps(body), timeout=300)
     assert answer.status_code == 400 and answer.json().keys() == {"error"}
     assert named in answer.json()["error"] and len(answer.text) < 300
+
+
+def test_one_fault_ends_the_check_of_a_long_list() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(Write).validate_json(json.dumps({"prompt": [1] * 100_000, "tokens": 1}))
+    assert refused.value.error_count() == 2  # no text, and the first is no message
