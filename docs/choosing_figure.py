@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("choosing.png")
 ROWS = [
     ("Where in a paragraph is the answer?", "leave_one_out", "a forward pass per token, in nats"),
     ("Which tokens speak for a word, or against it?", "leave_one_out", "a forward pass per token, in nats"),
-    ("Which scores agree with removing tokens?", "careful", "a forward pass per token"),
+    ("Which scores agree with resampling tokens?", "careful", "a forward pass per token"),
     ("Where is the evidence, quickly?", "fast", "one backward pass, not for signs"),
     ("What does HETA say, as published?", "heta", "hundreds of Hessian–vector products"),
     ("A prompt too long for these?", "flash_trace", "one forward pass, less accurate"),

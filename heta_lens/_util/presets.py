@@ -29,7 +29,7 @@ PRESETS: Mapping[str, Preset] = {
     "careful": Preset(
         "heta",
         CAREFUL,
-        "scores that agree with deletion and resampling, for a forward per token and one backward pass; not for "
+        "scores that agree with resampling, for a forward per token and one backward pass; not for "
         "questions about a paragraph, nor for signs: use leave_one_out with effect='log_prob'",
     ),
 }

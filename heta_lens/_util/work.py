@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_leaves
 PATIENCE = 2.0  # seconds before a bar appears
 EVERY = 15.0  # seconds between two lines, where no bar can be drawn
 LONG = 60.0  # seconds left that are announced, with what shortens them
+SETTLED = 10.0  # seconds after which the time left is known; the first runs are slow
 
 in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
@@ -137,14 +138,14 @@ class Waits(Bars):
         whole = max(done, expected)  # more may run
         seconds = (now - self.begun) * (whole - done) / done if done else None
         left = "unknown" if seconds is None else timedelta(seconds=round(seconds))
-        if self.shorter and seconds is not None:
+        if not Waits.busy_said and now - self.begun >= PATIENCE and (busy := _busy(self.others, now - self.begun)):
+            Waits.busy_said = True
+            self._say(busy)
+        if self.shorter and seconds is not None and now - self.begun >= SETTLED:
             seconds += (self.times - 1) * (seconds + now - self.begun)
             if seconds > LONG:
                 self._say(f"about {timedelta(seconds=round(seconds))} left: {self.shorter}")
                 self.shorter = ""
-        if not Waits.busy_said and now - self.begun >= PATIENCE and (busy := _busy(self.others, now - self.begun)):
-            Waits.busy_said = True
-            self._say(busy)
         if self.drawn:
             super().start()
         elif self.lines and now - (self.said or self.begun) >= EVERY:

@@ -141,7 +141,7 @@ def show_result(
     explained: Explained, *, by: str = "token", top: int = HIGHEST, special: bool = False, marked: Collection[int] = ()
 ) -> None:
     from heta_lens import SpanAttribution, plots
-    from heta_lens.plots.scales import percent_at
+    from heta_lens.plots.scales import percent_of
 
     if by != "token":
         summed, rows = explained.summed, []
@@ -149,7 +149,7 @@ def show_result(
         for group in groups_of(explained, by):
             if not group.positions or {*group.positions} - hidden:
                 ends = "–".join(map(str, dict.fromkeys((*group.positions[:1], *group.positions[-1:]))))
-                rows.append((f"{group.score:.4g}", percent_at(summed, group.positions), group.text, ends))
+                rows.append((f"{group.score:.4g}", percent_of(summed.scores, group.score), group.text, ends))
         show(Text(explained.title, style="bold"))
         show(Text("\n".join(explained.notes) + "\n", style="dim"))
         show_table(["score", "share", by, "positions"], rows[:top], right=("score", "share"))

@@ -1,11 +1,9 @@
 """Scores as colours and as shares: white at 0, deeper with size, blue above and orange below."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
@@ -117,12 +115,6 @@ def percent(share: float) -> str:
 def percent_of(scores: Float[Tensor, "pos"], score: float | int) -> str:
     """Return the share of a score in the sum of all sizes, in percent."""
     return percent(abs(score) / (float(scores.abs().sum()) or 1.0))
-
-
-def percent_at(attribution: Attribution, positions: Collection[int]) -> str:
-    """Return the share of the score, sign aside, that the tokens at the positions hold, in percent."""
-    rows = torch.isin(attribution.positions, torch.tensor([*positions], dtype=torch.long))
-    return percent_of(attribution.scores, float(attribution.scores[rows].abs().sum()))
 
 
 def share_note(attribution: Attribution) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
 from heta_lens.plots.attribution_text import LAST, named_parts, score_formula
-from heta_lens.plots.scales import ColouredScores, last_row, percent_at, percent_of, shade_of, share_note, tint
+from heta_lens.plots.scales import ColouredScores, last_row, percent_of, shade_of, share_note, tint
 from heta_lens.span_attribution import SpanAttribution
 
 CHIPS = 6  # colours of the legend per sign
@@ -104,7 +104,7 @@ def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
 def _messages(attribution: Attribution, *, special: bool) -> Table:
     rows = []
     for number, message in enumerate(attribution.by_message()):
-        numbers = percent_at(attribution, message.positions), f"{message.score:.4g}"
+        numbers = percent_of(attribution.scores, message.score), f"{message.score:.4g}"
         if message.role != TEMPLATE:
             rows.append((str(number), message.role, *numbers, cut(repr(message.text), MESSAGE_CELLS)))
         elif special:

@@ -17,7 +17,8 @@ from heta_lens.methods.registry import METHODS
 from heta_lens.prediction.target import activation
 
 RECOMMENDED = {
-    "leave_one_out effect=log_prob": "questions about a paragraph, signs and contrasts, for a forward per token",
+    "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
+    "for a forward per token",
     **{name: preset.when for name, preset in PRESETS.items()},
     "heta": "to study the paper",
 }

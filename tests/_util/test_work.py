@@ -112,7 +112,15 @@ def test_lines_say_no_more_than_all_of_what_was_expected(
 
 @pytest.mark.parametrize(
     ("show", "left", "times", "said"),
-    [(None, 60, 2, 1), (True, 100, 1, 1), (False, 100, 1, 0), (None, 100, 0, 0), (None, 7, 1, 0), (None, 7, 20, 1)],
+    [
+        (None, 60, 2, 1),
+        (True, 100, 1, 1),
+        (False, 100, 1, 0),
+        (None, 100, 0, 0),
+        (None, 7, 1, 0),
+        (None, 7, 20, 0),
+        (None, 15, 20, 1),
+    ],
 )
 def test_a_long_wait_is_announced_once_with_what_shortens_it(
     show: bool | None, left: float, times: int, said: int, monkeypatch: pytest.MonkeyPatch

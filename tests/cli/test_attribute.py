@@ -12,7 +12,7 @@ import pytest
 from helpers.evaluating import demo, run
 from heta_lens import Attribution, SpanAttribution
 from heta_lens.model import loading
-from heta_lens.plots.scales import percent_at
+from heta_lens.plots.scales import percent_of
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -84,7 +84,7 @@ def test_a_question_is_asked_in_the_models_chat_template(folder: str, tmp_path: 
     assert [(message.role, message.text) for message in found.by_message()][:2] == [*ROLES.items()]
     assert not re.search(r"template +[\d.]+% ", done.output)
     for message in found.by_message()[:2]:
-        assert re.search(rf"{message.role} +{percent_at(found, message.positions)} ", done.output)
+        assert re.search(rf"{message.role} +{percent_of(found.scores, message.score)} ", done.output)
     assert "drawer" in page.read_text() and "template" in page.read_text()
 
 

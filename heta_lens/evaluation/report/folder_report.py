@@ -104,9 +104,9 @@ def _about(results: Summary) -> Iterator[str]:
 
 
 def overview(results: Summary, *, intervals: bool = True) -> Iterator[Block]:
-    """Yield tables with methods as rows and a few metrics side by side, and notes; without intervals, one table."""
+    """Yield tables with methods as rows and a few metrics side by side, and notes."""
     reasons, every = Footnotes(), [*results.metrics.values()]
-    width = ceil(len(every) / ceil(len(every) / WIDE)) if intervals else len(every)
+    width = ceil(len(every) / ceil(len(every) / WIDE))
     for start in range(0, len(every), width):
         metrics = every[start : start + width]
         rows = [
