@@ -237,7 +237,7 @@ class MemoryEstimate:
             step = each.steps[each.largest]
             parts = {"weights": each.weights, "cache": each.cache, each.largest: step.needed}
             made_of = " + ".join(f"{name} {size / GIB:.3g}" for name, size in parts.items())
-            needed = f"{each.needed / GIB:.3g}{'' if each.fits else ', too much'}"
+            needed = f"{each.needed / GIB:.3g}{', too much' if each.fits is False else ''}"
             lines.append(f"  {as_written(each.method, each.options)}: {needed} = {made_of} ({step.copies} at once)")
         return "\n".join(lines)
 
