@@ -14,7 +14,7 @@ from heta_lens.causal import ablate_heads, gate_heads
 N, TARGET = 6, 7
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
-FLOWS = ["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
+FLOWS = ["suffix", "prefix_head", "rollout", "direct"]
 
 
 # --------------------------------------------------------------------------------------------------- heads of the gate

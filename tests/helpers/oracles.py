@@ -30,7 +30,7 @@ Number = int | float
 
 Matrix = list[list[float]]  # plain numbers: a pattern of one head, a block
 
-Flow = str  # suffix | suffix_input | rollout | direct | prefix_head
+Flow = str  # suffix | rollout | direct | prefix_head
 
 Direction = str  # orig_masked | masked_orig | js
 
@@ -128,7 +128,6 @@ def phi_by_paths(patterns: list[Pattern], flow: Flow) -> Float64[Tensor, "L H N"
     half attention, half residual. Attention rows that sum to less than 1 (sinks) stay as they are.
 
         suffix        enter through head (l,h), then mixed layers l+1..L (head mean)
-        suffix_input  the same Phi; gate_by_paths continues it below layer l
         rollout       mixed layers 1..L (head mean), whatever (l,h) is
         direct        head (l,h) alone
         prefix_head   mixed layers 1..l, with head h alone in each of them
@@ -143,7 +142,7 @@ def phi_by_paths(patterns: list[Pattern], flow: Flow) -> Float64[Tensor, "L H N"
 def _edges(patterns: list[Pattern], layer: int, h: int, flow: Flow) -> list[Matrix]:
     """The layers that a path of Phi^(l,h) crosses, the lowest first."""
     head = patterns[layer][h].tolist()
-    if flow in ("suffix", "suffix_input"):
+    if flow == "suffix":
         return [head, *map(_mixed, patterns[layer + 1 :])]
     if flow == "rollout":
         return [*map(_mixed, patterns)]
@@ -186,24 +185,12 @@ def gate_by_paths(
     p: Number,
     flow: Flow,
 ) -> PerToken:
-    """M_T[i] = (1/Z) sum_{l,h} Phi^(l,h)(i -> T) || v_i W_O ||_p; uniform when no token has any weight.
-
-    With `suffix_input`, position i of layer l first hands its weight down to the input tokens.
-    """
+    """M_T[i] = (1/Z) sum_{l,h} Phi^(l,h)(i -> T) || v_i W_O ||_p; uniform when no token has any weight."""
     phi = phi_by_paths(patterns, flow)
     norms = torch.stack([value_norms(v, w, p) for v, w in zip(values, output_weights, strict=True)])
     per_layer = (phi * norms).sum(dim=1)
-    if flow == "suffix_input":
-        per_layer = torch.stack([_to_input(w, patterns[:layer]) for layer, w in enumerate(per_layer)])
     raw = per_layer.sum(dim=0)
     return raw / raw.sum() if raw.sum() > 0 else torch.full_like(raw, 1 / len(raw))
-
-
-def _to_input(weights: PerToken, below: list[Pattern]) -> PerToken:
-    """Each position's weight times its paths from token k through the mixed layers below, summed over positions."""
-    edges, tokens = [_mixed(pattern) for pattern in below], range(len(weights))
-    reached = [math.fsum(w * path_sum(edges, start=k, end=i) for i, w in enumerate(weights.tolist())) for k in tokens]
-    return torch.tensor(reached, dtype=torch.float64)
 
 
 # --- information -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ MODELS = ["bridge-gpt2", "bridge-neox", "bridge-native", "hooked-rotary_gqa", "h
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "balanced": {"balance": "sum", "seed": 3, "probes": 4},
-    "row": {"support": "row", "flow": "suffix_input", "value_norm": 2, "mask": "mean", "kl": "js"},
+    "row": {"support": "row", "flow": "prefix_head", "value_norm": 2, "mask": "mean", "kl": "js"},
 }
 
 

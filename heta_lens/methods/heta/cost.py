@@ -43,11 +43,10 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
                 each = products.hvps / len(window.scored)
                 groups = window.by_start(window.scored, per_product(each))
                 products_by_start = {group[0]: each * len(group) for group in groups}
-            graphs = len(products_by_start) * products.rounds + products.bounds
+            graphs = len(products_by_start) * products.rounds
             work += Work(calls * graphs, graphs, products.hvps)
             for start, hvps in products_by_start.items():
                 positions += (GRAPH * products.rounds + PRODUCT * hvps) * (length - start)
-            positions += GRAPH * products.bounds * length
             if checkpoint:  # every batch runs all blocks twice more
                 again = 2 * ceil(products.hvps / product_batches(options, [window]).of(length))
                 work, positions = work + Work(again, again), positions + GRAPH * again * length
@@ -97,7 +96,7 @@ def cheaper_options(method: Method, tokens: int) -> Iterator[Method]:
         return
     if not method.checkpoint:
         yield method.changed(checkpoint=True)
-    unstopped = method.changed(tolerance=None, prune=0.0)
+    unstopped = method.changed(tolerance=None)
     if method.support == "block":
         yield from (unstopped.changed(groups=few) for few in GROUPS if few < (method.groups or tokens))
         yield unstopped.changed(support="row")

@@ -1,6 +1,6 @@
 """The curvature S of Eq. 2, ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g, or a matrix in its place.
 
-1. `estimated_curvature` asks an `Estimator` about every window; with ``tolerance`` or ``prune``, several times.
+1. `estimated_curvature` asks an `Estimator` about every window; with ``tolerance``, several times.
 2. The estimator chooses a matrix: a `HessianOperator` over the window's states, which gives products with H.
 3. The estimator chooses directions: a token's own (`Probed.probe_each`), or the directions of a group (`probes`).
 4. Products, read at a token, become the token's `Readings`, whose samples make the `Curvature`.
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from scipy.special import stdtrit
 from torch import Tensor
 
-from heta_lens._util.numerics import Samples, student_t
+from heta_lens._util.numerics import Samples
 from heta_lens._util.target_kinds import kind_of
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
@@ -83,7 +83,6 @@ class Products(NamedTuple):
     hvps: int
     per_token: bool = False  # a graph per shared start; else one graph
     rounds: int = 1  # how often the graphs are built
-    bounds: int = 0  # graphs for an upper bound, beside these
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +213,6 @@ class ProbedHessian(Probed):
 
     groups: int | None
     tolerance: float | int | None
-    prune: float | int
 
     approximate: ClassVar[bool] = False
 
@@ -225,7 +223,7 @@ class ProbedHessian(Probed):
     @property
     def stops(self) -> bool:
         """Whether some tokens may get fewer probes than others."""
-        return self.random and bool(self.prune or self.tolerance is not None)
+        return self.random and self.tolerance is not None
 
     def check(self, prediction: Prediction, length: int) -> None:
         super().check(prediction, length)
@@ -258,15 +256,15 @@ class ProbedHessian(Probed):
         return Curvature.of([*readings.values()], pairs_of_groups(products) if self.interactions else None)
 
     def cost(self, window: Window) -> Products:
-        scored, bound = len(window.scored), self.stops and bool(self.prune)
+        scored = len(window.scored)
         if not self.random:
             return Products(window.whole.embeddings.shape[1] * scored, per_token=self.support == "block")
         if self.support == "row":
             return Products(self.probes)
         groups, rounds = self.groups_of(scored), self.probes.bit_length() if self.stops else 1
         if groups is None:
-            return Products(self.probes * (scored + bound), per_token=True, rounds=rounds, bounds=int(bound))
-        return Products(self.probes * (groups + bound) + rounds, rounds=rounds, bounds=int(bound))
+            return Products(self.probes * scored, per_token=True, rounds=rounds)
+        return Products(self.probes * groups + rounds, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -430,25 +428,19 @@ def tail_energy(energies: Sequence[Energy]) -> dict[str, float]:
 
 # ------------------------------------------------------------------------------------------------------------ stopping
 LEAST = 3  # probes from which a standard error is estimated
-FIRST = 0.1  # of the highest bound: tokens that are probed before it is known which others are small
 
 
 def estimate_until_sure(
     estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance
 ) -> tuple[Curvature, dict[str, Any]]:
     """Probe every token as often as its score needs; the windows score every token once."""
-    readings, bound = [Readings.of_own(parts.gate.new_empty(0))] * len(parts.gate), None
-    if estimator.prune:
-        by_row = replace(estimator, support="row", interactions=False)
-        every = [by_row.estimate(task, dict.fromkeys(task.window.scored, range(estimator.probes))) for task in tasks]
-        # An upper end for the row form's curvature, which is never below the block form's.
-        deviations = [student_t(row.counts).to(row.mean) * row.deviations.square().sum(0).sqrt() for row in every]
-        bound = torch.cat([row.mean + reach for row, reach in zip(every, deviations, strict=True)])
+    assert estimator.tolerance is not None
+    readings = [Readings.of_own(parts.gate.new_empty(0))] * len(parts.gate)
     while True:
         samples = Curvature.of(readings)
         parts = replace(parts, curvature=samples)
         have = samples.counts
-        wanted = probes_wanted(parts, balance, bound, estimator.tolerance, estimator.prune, estimator.probes)
+        wanted = probes_wanted(parts, balance, estimator.tolerance, estimator.probes)
         if estimator.support == "row":  # whose probes are of all tokens at once
             wanted = wanted.max().expand_as(wanted)
         missing = {i: range(int(have[i]), int(wanted[i])) for i in (wanted > have).nonzero()[:, 0].tolist()}
@@ -458,39 +450,20 @@ def estimate_until_sure(
             if probes := {position: missing[position] for position in task.window.scored if position in missing}:
                 for position, more in zip(probes, estimator.estimate(task, probes).readings, strict=True):
                     readings[position] = Readings(*map(torch.cat, zip(readings[position], more, strict=True)))
-    facts = {"probes": have, "pruned": int((have == 0).sum()), "cross_talk": samples.cross_talk}
-    if facts["pruned"]:
-        facts["balanced"] = None  # which would need every token's S
-    if estimator.tolerance is not None:
-        width = estimator.tolerance * parts.score(balance).abs().max()
-        facts["unsure"] = int((parts.half_widths(balance) > width).sum())
-    return samples, facts
+    unsure = parts.half_widths(balance) > estimator.tolerance * parts.score(balance).abs().max()
+    return samples, {"probes": have, "unsure": int(unsure.sum()), "cross_talk": samples.cross_talk}
 
 
-def probes_wanted(
-    parts: Parts,
-    balance: Balance,
-    bound: Float[Tensor, "pos"] | None,
-    tolerance: float | int | None,
-    prune: float | int,
-    most: int,
-) -> Int[Tensor, "pos"]:
+def probes_wanted(parts: Parts, balance: Balance, tolerance: float | int, most: int) -> Int[Tensor, "pos"]:
     """Return the number of probes that every token should have next, at least the present number.
 
-    A token is probed only if its curvature, which is below ``bound``, may add more than ``prune`` times the largest
-    score; and then until the 95 % half-width of its score is within ``tolerance`` times it, or to the ``most``.
+    A token is probed until the 95 % half-width of its score is within ``tolerance`` times the largest score, or to the
+    ``most``.
     """
     assert parts.curvature is not None
     have = parts.curvature.counts
-    largest = parts.score(balance).abs().max()
-    new = have == 0
-    if bound is not None:
-        term = parts.gate * parts.beta * bound
-        small = prune * largest if have.any() else torch.maximum(prune * largest, FIRST * term.max())
-        new &= ~(term <= small)  # what is not a number is not small
-    wanted = torch.where(new, most if tolerance is None else LEAST, have)
-    if tolerance is None or not have.any():
-        return wanted
+    if not have.any():
+        return torch.full_like(have, LEAST)
     product = parts.combine == "geometric"  # the spread that is known is S's, and the score is a function of S
     errors = parts.standard_errors(balance)["curvature" if product else "scores"]
     assert errors is not None
@@ -500,9 +473,9 @@ def probes_wanted(
     usual = (spread / term)[term > 0].median() if (term > 0).any() else 0
     spread = torch.maximum(spread, usual * term)
     half_widths = parts.product_half_widths if product else torch.clone
-    needed = probes_needed(spread, float(tolerance * largest), most, half_widths).to(have)
+    needed = probes_needed(spread, float(tolerance * parts.score(balance).abs().max()), most, half_widths).to(have)
     # And three may differ by accident: go no further than to twice as many.
-    return torch.where((have > 0) & (needed > have), torch.minimum(needed, 2 * have), wanted)
+    return torch.where(needed > have, torch.minimum(needed, 2 * have), have)
 
 
 def probes_needed(

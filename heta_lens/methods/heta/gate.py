@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heta_lens.model.hooks import head_outputs
 
-Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
+Flow: TypeAlias = Literal["suffix", "prefix_head", "rollout", "direct"]
 PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
 """Patterns by layer, to be read once: without cached patterns, every read runs the model."""
 
@@ -25,7 +25,7 @@ NormsByLayer: TypeAlias = Sequence[Float[Tensor, "head pos"]]
 
 def gate(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> tuple[Float[Tensor, "pos"], float]:
     """Return M and the normaliser Z; without any flow, Z is 0 and M uniform."""
-    mass = flowing(patterns, norms, flow).sum((0, 1))
+    mass = (transport(patterns, flow) * torch.stack([*norms])).sum((0, 1))
     total = mass.sum()
     if total == 0:
         return torch.full_like(mass, 1 / len(mass)), 0.0
@@ -34,7 +34,7 @@ def gate(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") 
 
 def by_head(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> Float[Tensor, "layer head pos"]:
     """Return the contributions of heads to M, which sum to M (to 0 without any flow)."""
-    mass = flowing(patterns, norms, flow)
+    mass = transport(patterns, flow) * torch.stack([*norms])
     total = mass.sum()
     return mass / total if total else mass
 
@@ -53,22 +53,12 @@ def value_norms(
     return by_layer
 
 
-def flowing(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
-    """Return ``Φ · ‖v W_O‖``; ``suffix_input`` hands it back to the input tokens that reached the position."""
-    if flow != "suffix_input":
-        return transport(patterns, flow) * torch.stack([*norms])
-    rows = norms[0].new_zeros(0, *norms[0].shape)
-    for (own, attention), norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
-        rows = torch.cat([(own * norm)[None], _mix(rows, attention)])
-    return rows
-
-
 def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
     """Return Φ^{(l,h)}(i→T): the share of a head's flow from position i that reaches the last position."""
     if flow == "direct":  # the attention of the last position, in every head
         return torch.stack([pattern[:, -1] for pattern in patterns])
-    if flow in ("suffix", "suffix_input"):
-        return torch.stack([own for own, _ in _suffix_steps(patterns)][::-1])
+    if flow == "suffix":
+        return torch.stack([*_suffix(patterns)][::-1])
     rows, heads = None, 0
     for pattern in reversed(patterns):
         heads = len(pattern)
@@ -82,19 +72,16 @@ def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer hea
     return repeat(rows, "pos -> l head pos", l=len(patterns), head=heads) if flow == "rollout" else rows
 
 
-def _suffix_steps(
-    patterns: PatternsByLayer,
-) -> Iterator[tuple[Float[Tensor, "head key"], Float[Tensor, "query key"]]]:
-    """Yield Φ and ``mean_h A`` from the last layer down: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``."""
+def _suffix(patterns: PatternsByLayer) -> Iterator[Float[Tensor, "head key"]]:
+    """Yield Φ from the last layer down: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``."""
     row = None
     for pattern in reversed(patterns):
         row = _last_position(pattern) if row is None else row
-        attention = pattern.mean(0)
-        yield einsum(row, pattern, "query, head query key -> head key"), attention
-        row = _mix(row, attention)
+        yield einsum(row, pattern, "query, head query key -> head key")
+        row = _mix(row, pattern.mean(0))
 
 
-def _mix(row: Float[Tensor, "*rows query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "*rows key"]:
+def _mix(row: Float[Tensor, "query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
     return (row + row @ attention) / 2
 
 

@@ -74,8 +74,6 @@ class Heta(HetaOptions, Method):
       ``groups``, small pairs are within their standard errors of 0
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
       score; ``probes`` is then the most it gets
-    - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
-      end of the row form (``probes`` more HVPs per window), which is never below the block's; they keep an S of 0
     - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
       products runs the blocks twice more, so that a large ``batch`` saves time
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else

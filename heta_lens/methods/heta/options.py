@@ -108,7 +108,6 @@ class HetaOptions(Options):
     kl: Direction = "orig_masked"
     interactions: bool = False
     tolerance: Annotated[float | int | None, AtLeast(1e-9)] = None
-    prune: Annotated[float | int, AtLeast(0)] = 0.0
     checkpoint: bool = False
     seed: Seed = 0
     batch: Batch = "auto"
@@ -193,7 +192,7 @@ class HetaOptions(Options):
             unused["balance"] = because
         if self.probed and not self.random:
             exact = f"norm={self.norm!r} (which is exact)"
-            unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
+            unused |= dict.fromkeys(("probes", "groups", "tolerance", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
         return unused
@@ -237,12 +236,10 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
         yield "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once"
     if "checkpoint" in given and windowed and o.window_mode == "frozen":
         yield "checkpoint=True does not go with window_mode='frozen', whose windows run in parts: use smaller windows"
-    if stopping := given.get("prune") or given.get("tolerance"):
+    if stopping := given.get("tolerance"):
         if o.interactions:
             yield f"{stopping} does not go with interactions=True, which needs every token's probes"
         if windowed and o.window_mode == "chunk":
             yield f"{stopping} does not go with window_mode='chunk', where windows score a token several times"
         if o.probes < LEAST:
             yield f"{stopping} needs at least probes={LEAST}, to estimate a standard error; got {o.probes!r}"
-    if "prune" in given and (o.combine == "geometric" or o.support == "row" or o.balance != "none"):
-        yield f"{given['prune']} needs combine='sum', support='block' and balance='none': S of a token alone decides"

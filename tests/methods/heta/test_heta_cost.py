@@ -129,7 +129,7 @@ HETA: list[dict[str, Any]] = [
     {"beta": 0.0},
     {"interactions": True},
     {"tolerance": 0.3},
-    {"prune": 0.1, **LONG},
+    {"tolerance": 0.3, **LONG},
     {**LONG, "window_mode": "chunk"},
     {**LONG, "window_mode": "chunk", "window_gate": "per_window"},
     {**LONG, "window_mode": "restrict"},

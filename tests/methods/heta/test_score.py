@@ -219,7 +219,6 @@ def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides
         ({"beta": 0}, r"which variant='full' weighs by \(0\.?0?, 0\.5\): use"),
         ({"variant": "kl_only"}, r"which variant='kl_only' weighs by \(0, 1\): use"),
         ({"variant": "hessian_only"}, r"which variant='hessian_only' weighs by \(1, 0\): use"),
-        ({"prune": 0.1}, "prune=0.1 needs combine='sum'"),
         ({"combine": "product"}, "combine='product' is not one of 'sum', 'geometric'"),
         ({"gate": "open"}, "gate='open' is not one of 'flow', 'uniform', 'none'"),
     ],

@@ -42,20 +42,9 @@ SURE, SMALL = torch.tensor([10.0, 10.1, 9.9]), torch.tensor([0.1, 0.2, 0.0])
 
 def test_a_token_is_probed_again_until_it_is_known_well_enough() -> None:
     now = parts([SURE, torch.tensor([5.0, 9.0, 7.0]), SMALL, 0.9 * SURE], torch.ones(4))
-    assert probes_wanted(now, "none", None, 0.2, 0.0, 40).tolist() == [3, 6, 3, 3]  # no further than to twice as many
-    assert probes_wanted(now, "none", None, 0.2, 0.0, 4).tolist() == [3, 4, 3, 3]
-    assert probes_wanted(now, "none", None, 10.0, 0.0, 40).tolist() == [3, 3, 3, 3]
-
-
-def test_only_tokens_that_may_matter_are_probed() -> None:
-    bound = torch.tensor([100.0, 20.0, 5.0, 0.05])
-    gate, empty = torch.ones(4) / 4, torch.empty(0)
-    first = probes_wanted(parts([empty] * 4, gate), "none", bound, None, 1e-2, 10)
-    assert first.tolist() == [10, 10, 0, 0]  # before it is known what the largest is
-    drawn = [torch.full((10,), 80.0), torch.full((10,), 10.0), empty, empty]
-    assert probes_wanted(parts(drawn, gate), "none", bound, None, 1e-2, 10).tolist() == [10, 10, 10, 0]
-    heavy = torch.tensor([1e6, 0.0, 0.0, 0.0])  # by its information the first is so large that no other matters
-    assert probes_wanted(parts([empty] * 4, gate, heavy), "none", bound, None, 1e-2, 10).tolist() == [0, 0, 0, 0]
+    assert probes_wanted(now, "none", 0.2, 40).tolist() == [3, 6, 3, 3]  # no further than to twice as many
+    assert probes_wanted(now, "none", 0.2, 4).tolist() == [3, 4, 3, 3]
+    assert probes_wanted(now, "none", 10.0, 40).tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
@@ -70,7 +59,6 @@ def test_fewer_probes_are_the_first_of_the_same(build: Any) -> None:
         same = torch.tensor(counts) == count
         assert relative(few.parts["curvature"][same], all_of_them[same]) < 1e-6
     assert few.diagnostics["hvps"] == sum(counts)
-    assert few.diagnostics["pruned"] == 0
 
 
 @pytest.mark.sample(quick=1, test=7)
@@ -103,22 +91,6 @@ def test_every_way_of_probing_can_stop(build: Any, options: dict[str, Any]) -> N
     assert relative(least.scores, found(model, ids, probes=3, **options).scores) < 1e-6
 
 
-def test_pruned_tokens_are_small_and_the_others_as_they_were() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 20)
-    every, pruned = (found(model, ids, probes=8, groups=None, prune=prune) for prune in (0.0, 0.05))
-    kept = pruned.diagnostics["probes"] > 0
-    assert 0 < pruned.diagnostics["pruned"] == int((~kept).sum()) < 20
-    assert relative(pruned.scores[kept], every.scores[kept]) < 1e-9
-    assert not pruned.parts["curvature"][~kept].any()
-    low, high = pruned.interval()
-    assert torch.equal(low.isnan(), ~kept) and torch.equal(high.isnan(), ~kept)  # nobody looked
-    assert pruned.diagnostics.balanced is None
-    gap = every.scores - pruned.scores
-    assert (gap >= -1e-12).all() and gap.max() <= 0.05 * every.scores.max()
-    assert pruned.diagnostics["hvps"] == 8 * (1 + int(kept.sum()))
-
-
 def test_scores_that_are_not_sure_enough_are_told_of() -> None:
     model = zoo.bridge("gpt2")
     prediction = predict(model, zoo.prompt(model, N), TARGET)
@@ -130,12 +102,9 @@ def test_scores_that_are_not_sure_enough_are_told_of() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prune": -1}, "prune=-1 must be at least 0"),
         ({"tolerance": 0.1, "probes": 2}, "needs at least probes=3"),
         ({"tolerance": 0.1, "interactions": True}, "does not go with interactions=True"),
         ({"tolerance": 0.1, "variant": "win", "window_mode": "chunk"}, "does not go with window_mode='chunk'"),
-        ({"prune": 0.1, "support": "row"}, "prune=0.1 needs .* support='block'"),
-        ({"prune": 0.1, "balance": "sum"}, "prune=0.1 needs .* balance='none'"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
