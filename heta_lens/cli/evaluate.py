@@ -87,33 +87,14 @@ def evaluate_suite(
     print_failures(out)
 
 
-LEADERBOARD = Path("leaderboard")
-OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
-
-
 @command("report")
 def report(
     *,
-    folders: Annotated[list[Path], Argument(metavar="DIR…", help="What evaluate was given as --out.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="What evaluate was given as --out.")],
     intervals: Intervals = False,
-    out: Annotated[Path | None, Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
-    """Write the report of an evaluation so far.
-
-    It has tables, figures and a page; several evaluations make a leaderboard.
-    """
-    folders = [folder.expanduser() for folder in folders]
-    if len(folders) == 1:
-        if out is not None:
-            raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
-        _write_report(folders[0], intervals=intervals)
-        return
-    from heta_lens.evaluation.report.leaderboard import Leaderboard, standings, write_leaderboard
-
-    board, out = Leaderboard.of(folders), (out or LEADERBOARD).expanduser()
-    written = write_leaderboard(board, out)
-    add(folder=out, files=written, standings=board.rows, results=board.cells)
-    _show_blocks(standings(board), written, out)
+    """Write the report of an evaluation so far: tables, figures and a page."""
+    _write_report(folder.expanduser(), intervals=intervals)
 
 
 def _write_report(folder: Path, *, intervals: bool) -> None:

@@ -82,16 +82,16 @@ def _share_of(passed: Bool[np.ndarray, "draws"]) -> float:
 
 
 @lru_cache(maxsize=40)
-def _cluster_counts(clusters: int, turn: int) -> UInt[np.ndarray, "draws clusters"]:
+def _cluster_counts(clusters: int) -> UInt[np.ndarray, "draws clusters"]:
     """Draw the clusters with replacement; the result says how often a draw has each cluster."""
-    counts = np.random.default_rng([SEED, turn]).multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)
+    counts = np.random.default_rng([SEED, 0]).multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)
     return counts.astype(np.uint16)
 
 
 @lru_cache(maxsize=4)
-def _cluster_weights(clusters: int, turn: int) -> Float[np.ndarray, "draws clusters"]:
+def _cluster_weights(clusters: int) -> Float[np.ndarray, "draws clusters"]:
     """Draw weights of the clusters that are uniform over all possible weights after division by the sum."""
-    return np.random.default_rng([SEED, turn]).exponential(size=(DRAWS, clusters))
+    return np.random.default_rng([SEED, 0]).exponential(size=(DRAWS, clusters))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,6 @@ class Sample:
     sizes: Float[np.ndarray, "clusters"]
     aggregate: Aggregate
     bounds: tuple[float, float]
-    draws: int
     moving: int = 0
 
     @property
@@ -202,7 +201,7 @@ class Sample:
 
     def _bootstrap_ends(self) -> tuple[float, float]:
         """Return the ends of the bootstrap-t interval; an end is infinite if the draws give no bound."""
-        place = int((1 - CONFIDENCE) / 2 * self._trust * (self.draws + 1)) - 1
+        place = int((1 - CONFIDENCE) / 2 * self._trust * (DRAWS + 1)) - 1
         if place < 0 or not self.error:
             return -inf, inf
         low, high = self._studentised
@@ -238,8 +237,7 @@ class Sample:
 
     def _drawn(self, parts: Float[np.ndarray, "clusters parts"]) -> Float[np.ndarray, "draws parts"]:
         """Sum the parts over the clusters of every draw."""
-        turns = range(self.draws // DRAWS)
-        return np.concatenate([_cluster_counts(self.clusters, turn).astype(float) @ parts for turn in turns])
+        return _cluster_counts(self.clusters).astype(float) @ parts
 
     def _means_of(self, drawn: Float[np.ndarray, "draws parts"]) -> Float[np.ndarray, "draws k"]:
         """Compute the means of every draw from the summed residuals and the summed sizes that follow."""
@@ -272,7 +270,7 @@ class Sample:
         """Return the lower (side 0) or the upper (side 1) end of the interval of a bounded mean."""
         if not isfinite(self.bounds[side]):
             return self.bounds[side]
-        place = int((1 - CONFIDENCE) / 2 * (self.draws + 1)) - 1
+        place = int((1 - CONFIDENCE) / 2 * (DRAWS + 1)) - 1
         weighted = np.sort(self._weighted_means(side))
         return float(weighted[-1 - place] if side else weighted[place])
 
@@ -287,8 +285,7 @@ class Sample:
     def _weighted_means(self, side: int) -> Float[np.ndarray, "draws"]:
         sums = np.append(self.sums[:, 0], self.bounds[side] * self.sizes.mean())
         parts = np.stack([sums, np.append(self.sizes, self.sizes.mean())], axis=1)
-        turns = range(self.draws // DRAWS)
-        weighted = np.concatenate([_cluster_weights(len(sums), turn) @ parts for turn in turns])
+        weighted = _cluster_weights(len(sums)) @ parts
         return weighted[:, 0] / weighted[:, 1]
 
 
@@ -303,7 +300,6 @@ def _sample(
     numbers: Int[np.ndarray, "n"],
     aggregate: Aggregate,
     bounds: Bounds | None,
-    draws: int = DRAWS,
     moving: int = 0,
 ) -> Sample:
     low, high = bounds or (None, None)
@@ -311,7 +307,7 @@ def _sample(
     lowest = min(-inf if low is None else float(low), vectors[:, 0].min(initial=inf))
     highest = max(inf if high is None else float(high), vectors[:, 0].max(initial=-inf))
     sums, sizes = _cluster_sums(vectors, numbers), np.bincount(numbers).astype(float)
-    return Sample(sums, sizes, aggregate, (lowest, highest), draws, moving)
+    return Sample(sums, sizes, aggregate, (lowest, highest), moving)
 
 
 def _columns(values: Vectors) -> Float[np.ndarray, "n k"]:
@@ -365,7 +361,6 @@ def difference(
     clusters: Sequence[Hashable],
     aggregate: Aggregate = mean,
     bounds: Bounds | None = None,
-    draws: int = DRAWS,
 ) -> Difference:
     """Compute the aggregate of ``ours`` minus the aggregate of ``theirs`` on the same instances, with a p-value."""
     first, second = _columns(ours), _columns(theirs)
@@ -373,11 +368,11 @@ def difference(
     if aggregate is mean:
         low, high = bounds or _bounds_of_shares(first, second) or (None, None)
         between = None if low is None or high is None else (low - high, high - low)
-        sample = _sample(first - second, numbers, mean, between, draws)
+        sample = _sample(first - second, numbers, mean, between)
     else:
         moving = int((_cluster_sums(first, numbers) != _cluster_sums(second, numbers)).any(axis=1).sum())
         both, minus = np.concatenate([first, second], axis=1), _difference_of(aggregate, first.shape[1])
-        sample = _sample(both, numbers, minus, None, draws, moving)
+        sample = _sample(both, numbers, minus, None, moving)
     return Difference(sample.value, *sample.interval(), sample.n, sample.clusters, sample.p_value())
 
 

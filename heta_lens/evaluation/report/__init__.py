@@ -1,5 +1,5 @@
-"""Reports: the records of an evaluation as tables, figures and a page, and leaderboards of several evaluations.
+"""Reports: the records of an evaluation as tables, figures and a page.
 
-`folder_report` writes the report of a folder from its `results`, with `figures`; `leaderboard` ranks methods over
-several folders. `document` writes tables and paragraphs as Markdown and HTML.
+`folder_report` writes the report of a folder from its `results`, with `figures`; `document` writes tables and
+paragraphs as Markdown and HTML.
 """

@@ -1,13 +1,11 @@
-"""Figures of reports, as SVG and PDF: values with intervals, and ranks against costs."""
+"""Figures of reports, as SVG and PDF: values with intervals."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
-from math import ceil, isfinite, isnan
+from math import isfinite, isnan
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -39,8 +37,6 @@ NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 NO_DATE = {"CreationDate": None, "Creator": None, "Producer": None}
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
-KEY_LINE = 0.16  # inches
-FREE = 0.5  # the place of methods without a forward, in forwards
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ REFERENCE = Mark("D", INK, True, "the reference")
 BETTER = Mark("^", BLUE, True, "better")
 WORSE = Mark("v", ORANGE, True, "worse")
 NOT_SIGNIFICANT = Mark("o", QUIET, False, "not significant")
-ON_FRONTIER, OFF_FRONTIER = Mark("o", BLUE, True, ""), Mark("o", QUIET, False, "")
 
 
 def mark(summary: Summary, metric: Measure, method: str) -> Mark:
@@ -123,34 +118,3 @@ def _draw_dot(axes: Axes, row: int, estimate: Estimate, shape: Mark) -> None:
         axes.annotate("∞ →", (right, row), (-4, 0), **beside, ha="right", color=shape.colour)
     else:
         axes.annotate("← -∞", (left, row), (4, 0), **beside, ha="left", color=shape.colour)
-
-
-def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the points of cost and rank that no other point beats in one number without losing in the other."""
-    costs_and_ranks = np.array(points).reshape(-1, 2)
-    no_worse = (costs_and_ranks[:, None] <= costs_and_ranks).all(-1)  # of every point, than every other
-    return np.flatnonzero(~(no_worse & ~no_worse.T).any(0)).tolist()
-
-
-@matplotlib.rc_context(LOOKS)
-def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> tuple[str, bytes]:
-    """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
-    rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
-    figure = Figure(figsize=(WIDTH, 4.2 + ceil(len(rows) / 2) * KEY_LINE), layout="constrained")
-    axes = figure.subplots()
-    points = [(max(FREE, row["worth"]), row["rank"]) for row in rows]
-    best = frontier(points)
-    axes.set_xscale("log")
-    axes.set_xlim(FREE / 1.5, 4 * max((cost for cost, _ in points), default=1.0))
-    axes.set_ylim(1.04, -0.04)
-    axes.xaxis.set_major_formatter(lambda cost, _: f"{cost:g}")
-    axes.set_xlabel(f"forwards per prompt (median; {FREE:g} or less: none)")
-    axes.set_ylabel("mean rank (0 is the best)")
-    if line := sorted(points[place] for place in best):
-        axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=0.8, linestyle=":", drawstyle="steps-post")
-    for place, point in enumerate(points):
-        axes.plot(*point, **(ON_FRONTIER if place in best else OFF_FRONTIER).style)
-        axes.annotate(str(place + 1), point, (5, 3), textcoords="offset points", fontsize=8)
-    names = [Line2D([], [], linestyle="none", label=f"{place}  {row['method']}") for place, row in enumerate(rows, 1)]
-    figure.legend(handles=names, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0)
-    return _in_files(figure)

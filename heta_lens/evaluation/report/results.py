@@ -16,7 +16,6 @@ from heta_lens.evaluation.external_scores import is_external
 from heta_lens.evaluation.run_database import Record, Shard, reading, terms
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
-    DRAWS,
     Aggregate,
     Bounds,
     Difference,
@@ -172,12 +171,12 @@ class MetricResults:
         leads = all(self.difference(best, other).p * len(others) < SIGNIFICANT for other in others)
         return best if leads else ""
 
-    def difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
+    def difference(self, method: str, other: str) -> Difference:
         """Compare two methods on the instances with values of both methods."""
         first, second = self.values[method].align(self.values[other], join="inner", axis="index")
         clusters = [self.clusters[instance] for instance in first.index]
         aggregate, bounds = self.metric.compared_by, self.metric.bounds
-        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds, draws)
+        return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds)
 
 
 def _line(reason: str) -> str:
@@ -197,7 +196,6 @@ class Summary:
     best: Mapping[str, str]  # by metric, the method that is significantly better than every other method
     costs: pd.DataFrame  # medians per prompt by method; of seconds also the 10th and 90th percentile
     records: Sequence[Record] = field(repr=False)  # of the methods that the request lists
-    by_metric: Mapping[str, MetricResults] = field(repr=False)
 
     @cached_property
     def templates(self) -> dict[str, str]:
@@ -260,7 +258,6 @@ def summary(folder: Path) -> Summary:
         best={name: best for name, result in results.items() if (best := result.best())},
         costs=_costs([record for record in listed if not is_external(run["methods"][record.method])]),
         records=listed,
-        by_metric=results,
     )
 
 
