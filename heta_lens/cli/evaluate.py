@@ -93,7 +93,10 @@ def report(
     folder: Annotated[Path, Argument(metavar="DIR", help="What evaluate was given as --out.")],
     intervals: Intervals = False,
 ) -> None:
-    """Write the report of an evaluation so far: tables, figures and a page."""
+    """Write the report of an evaluation so far.
+
+    It has tables, figures and a page.
+    """
     _write_report(folder.expanduser(), intervals=intervals)
 
 

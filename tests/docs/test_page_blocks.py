@@ -53,7 +53,6 @@ NOT_RUN = {
     "longra --path": "released by its authors",
     "--scores inseq.json": "saved by another library; see test_external_scores.py",
     "merge all results-a": "of another evaluation",
-    "recall-results wikibio-results": "of other evaluations",
     "auto/16": "in an array of jobs",
     "heta-lens app": "until Ctrl-C; see tests/web",
 }
