@@ -73,7 +73,7 @@ def test_places_mean_what_the_passage_does() -> None:
 
 def test_tokens_below_the_threshold_whose_most_likely_form_changes_are_marked() -> None:
     answer = " drawer. Leo put the key in the drawer"
-    found = context_reliance(demo(), STORY, PASSAGE, answer, threshold=2, method="gradient_norm")
+    found = context_reliance(demo(), STORY, PASSAGE, answer, threshold=2.0, method="gradient_norm")
     with torch.no_grad():
         whole, before = (demo()(text + answer).argmax(-1)[0] for text in (STORY, STORY.replace(PASSAGE, "")))
     changed = (whole[-10:-1] != before[-10:-1]).tolist()

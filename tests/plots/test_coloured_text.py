@@ -100,12 +100,12 @@ def test_the_space_before_a_token_has_no_colour() -> None:
 
 
 def test_nothing_is_read_as_mathematics_or_leaks_into_pyplot() -> None:
-    figure = token_figure(hostile())
+    before, figure = pyplot.get_fignums(), token_figure(hostile())
     found: list[Any] = figure.findobj(Text)
     assert not any(text.get_parse_math() or text.get_usetex() for text in found if text.get_text())
     make = exports_of(lambda: token_figure(hostile()))[".svg"]
     assert make() == make()
-    assert not pyplot.get_fignums()
+    assert pyplot.get_fignums() == before
 
 
 def test_backgrounds_are_the_scores_and_black_is_read_on_them() -> None:

@@ -324,6 +324,7 @@ def test_something_that_is_no_model_is_refused() -> None:
         app("gpt2", browser=False)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("of", [app, run_app])
 def test_a_package_that_is_missing_is_named_with_its_command(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python, "find_spec", lambda _: None)
