@@ -25,7 +25,8 @@ from heta_lens.model.hooks import EMBED, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.cache import Activations, Rules, Tokens, live
-from heta_lens.prediction.rerun import LivePatterns, Prompt, Rerun
+from heta_lens.prediction.prompt import LivePatterns, Prompt
+from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import (
     Scale,
     TargetLike,

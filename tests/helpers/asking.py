@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.rerun
+import heta_lens.prediction.prompt
 from helpers import oracles, zoo
 from heta_lens import attribute
 from heta_lens.methods.heta.probes import rademacher
@@ -70,7 +70,7 @@ def chunks(positions: Sequence[int], size: int) -> list[list[int]]:
 
 def start_together(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let every ``size`` neighbours share the start of their runs."""
-    monkeypatch.setattr(heta_lens.prediction.rerun, "shared_starts", lambda positions, *_: chunks(positions, size))
+    monkeypatch.setattr(heta_lens.prediction.prompt, "shared_starts", lambda positions, *_: chunks(positions, size))
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

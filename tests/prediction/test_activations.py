@@ -12,7 +12,7 @@ from helpers.asking import cache_of, hooked
 from helpers.odd_models import with_side_channel
 from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.gate import gate, value_norms
-from heta_lens.prediction.rerun import LivePatterns
+from heta_lens.prediction.prompt import LivePatterns
 
 N, LAYERS = 12, 4
 ORDERS = {"down": (3, 2, 1, 0), "up": (0, 1, 2, 3), "mixed": (2, 0, 3, 1, 2)}

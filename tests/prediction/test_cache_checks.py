@@ -20,7 +20,7 @@ from heta_lens._util.work import counting
 from heta_lens.data import recall
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction import gradients
-from heta_lens.prediction.rerun import why_not_alone
+from heta_lens.prediction.prompt import why_not_alone
 from heta_lens.prediction.spans_and_batches import check_unpadded, real_parts
 
 pytestmark = [
