@@ -185,10 +185,10 @@ def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[
     length, clean, found = len(prediction), prediction.log_probs, list[torch.Tensor]()
     target = prediction.target
     assert isinstance(target, int)
-    batches = prediction.prompt.batches("auto", length)
+    batches = prediction.batches("auto", length)
     with prediction.running():
         vector = prediction.mask_vector(mask)
-        for group in prediction.prompt.by_start(eligible, length, MASKED):
+        for group in prediction.by_start(eligible, length, MASKED):
             start = group[0]
             rerun = prediction.rerun(start, read=[length - 1])
 

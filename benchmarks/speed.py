@@ -104,7 +104,7 @@ def grouped(piece: Window, start_cost: float, plan: Plan) -> tuple[list[list[int
 
 
 def at_once(case: Case, piece: Window, products: bool = False) -> Batches:
-    return case.prediction.prompt.batches("auto", len(piece.states), products=products)
+    return case.prediction.batches("auto", len(piece.states), products=products)
 
 
 def reach(piece: Window, group: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast, check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
-from heta_lens.methods.base import Scores, WithBos, pattern_runs
+from heta_lens.methods.base import Scores, WithBos
 from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
 from heta_lens.model.loading import DEMO
 from heta_lens.model.lock import one_at_a_time
@@ -102,7 +102,7 @@ class At2(WithBos):
         self._weights(prediction)
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers))
+        return Work(forwards=prediction.pattern_runs(prediction.layers))
 
     def explain(self, prediction: Prediction) -> Scores:
         weights, facts = self._weights(prediction)
@@ -168,7 +168,7 @@ def fit_at2(
     with working({"predictions": total}, progress) as work:
         for prediction in predictions:  # which is not kept
             adapter = adapter or prediction.adapter
-            if prediction.adapter.model is not adapter.model:
+            if prediction.model is not adapter.model:
                 raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
             measured.append(ablations(prediction, mask, samples, keep, generator))
             work.advance("predictions", 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, Scores, WithBatch, WithLayer, full_ids, pattern_runs, streams, value_runs
+from heta_lens.methods.base import Method, Scores, WithBatch, WithLayer
 from heta_lens.model.hooks import Hook, head_outputs, values_name
 from heta_lens.prediction.prediction import Prediction
 
@@ -36,7 +36,7 @@ class AttentionLast(AttentionMethod, WithLayer):
     cost: ClassVar = "nothing, with attention in the cache; else F"
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, 1))
+        return Work(forwards=prediction.pattern_runs(1))
 
     def explain(self, prediction: Prediction) -> Scores:
         pattern = prediction.patterns[-1 if self.layer is None else self.layer]
@@ -63,7 +63,7 @@ class AttentionRollout(AttentionMethod):
     cost: ClassVar = "nothing, with attention in the cache; else 2 F"
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers))
+        return Work(forwards=prediction.pattern_runs(prediction.layers))
 
     def explain(self, prediction: Prediction) -> Scores:
         return Scores(last_row(self._maps(prediction)))
@@ -119,15 +119,15 @@ class AttentionNorm(AttentionMethod, WithLayer):
         return {} if self.reduce == "layer" else {"layer": "reduce='rollout' (which takes every layer)"}
 
     def work(self, prediction: Prediction) -> Work:
-        layers = 1 if self.reduce == "layer" else prediction.adapter.layers
-        return Work(forwards=pattern_runs(prediction, layers) + value_runs(prediction))
+        layers = 1 if self.reduce == "layer" else prediction.layers
+        return Work(forwards=prediction.pattern_runs(layers) + prediction.value_runs)
 
     def explain(self, prediction: Prediction) -> Scores:
         n = len(prediction)
         if self.reduce == "layer":
             (norms,) = moved_norms(prediction, [-1 if self.layer is None else self.layer], [n - 1])
             return Scores(norms[0])
-        own, layers = torch.eye(n).to(prediction.embeddings), reversed(range(prediction.adapter.layers))
+        own, layers = torch.eye(n).to(prediction.embeddings), reversed(range(prediction.layers))
         return Scores(last_row((shares(norms, own) + own) / 2 for norms in moved_norms(prediction, layers, range(n))))
 
 
@@ -143,7 +143,7 @@ def moved_norms(
         def norms(rows: Float[Tensor, "query head key"], wrote: Tensor = wrote) -> Float[Tensor, "query key"]:
             return einsum(rows, wrote, "query head key, head key d -> query key d").norm(dim=-1)
 
-        yield prediction.prompt.batches("auto", len(prediction)).map(norms, rows, len(prediction))
+        yield prediction.batches("auto").map(norms, rows, len(prediction))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -168,7 +168,7 @@ class ValueZeroing(AttentionMethod, WithBatch):
 
     def explain(self, prediction: Prediction) -> Scores:
         n, device = len(prediction), prediction.embeddings.device
-        clean = streams(prediction, full_ids(prediction)[None], range(1, prediction.adapter.layers + 1))
+        clean = prediction.streams(prediction.whole_ids[None], range(1, prediction.layers + 1))
 
         @torch.no_grad()
         def changes(sources: Int[Tensor, "source"]) -> Float[Tensor, "source l query"]:
@@ -188,11 +188,11 @@ class ValueZeroing(AttentionMethod, WithBatch):
 
             hooks: dict[str, Hook] = {values_name(layer - 1): without_values for layer in clean}
             hooks |= {prediction.adapter.stream_name(layer): partial(compare, layer) for layer in clean}
-            ids = repeat(full_ids(prediction), "pos -> source pos", source=len(sources))
-            prediction.adapter.run(ids, hooks, whole=bool(prediction.prompt.user_hooks))
+            ids = repeat(prediction.whole_ids, "pos -> source pos", source=len(sources))
+            prediction.adapter.run(ids, hooks, whole=bool(prediction.user_hooks))
             return torch.stack([turned[layer] for layer in clean], 1)
 
-        changed = prediction.prompt.batches(self.batch, n).map(changes, torch.arange(n, device=device), n)
+        changed = prediction.batches(self.batch, n).map(changes, torch.arange(n, device=device), n)
         own = torch.eye(n).to(changed)
         by_layer = rearrange(changed, "source l query -> l query source").tril()
         return Scores(last_row(shares(torch.where(change < FLOOR, 0, change), own) for change in by_layer.flip(0)))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -20,7 +20,6 @@ from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
 from heta_lens.model.adapter import Masking
-from heta_lens.model.hooks import Hook, pattern_names, values_names
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Rules, no_rules
 from heta_lens.prediction.gradients import CleanGradients, check_gradients, clean_gradients
@@ -245,13 +244,13 @@ def refusal(method: Method, kind: Kind, target: Any) -> NotApplicable:
 
 
 def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_out: str) -> None:
-    longest = getattr(prediction.adapter.model.cfg, "n_ctx", None)
+    longest = getattr(prediction.model.cfg, "n_ctx", None)
     if longest is not None and positions > longest:
         raise ValueError(f"method={method.name!r} takes {positions} positions, and this model has {longest}: {way_out}")
 
 
 def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
-    if prediction.prompt.user_hooks:
+    if prediction.user_hooks:
         raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")
 
 
@@ -289,7 +288,7 @@ def make_attribution(
 ) -> Attribution:
     """Join the scores of a method with the tokens they belong to and with facts about the prediction."""
     text, spans = prediction.located
-    prompt, tokenizer, ids = prediction.prompt, prediction.adapter.tokenizer, prediction.ids.tolist()
+    prompt, tokenizer, ids = prediction.prompt, prediction.tokenizer, prediction.ids.tolist()
     checks = prompt.checks | result.diagnostics.get("checks", {})
     facts = {
         **target_facts(prediction),
@@ -329,7 +328,7 @@ def target_facts(prediction: Prediction) -> dict[str, Any]:
     """
     if isinstance(prediction.target, Activation):
         return {"target_value": float(prediction.value)}
-    ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.adapter.tokenizer.write
+    ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.tokenizer.write
     highest = zip(*(part.tolist() for part in log_probs.topk(min(CANDIDATES, len(log_probs)))), strict=True)
     candidates = tuple((write(token, ids), log_prob) for log_prob, token in highest)
     if callable(prediction.target):
@@ -475,35 +474,3 @@ class CleanGradient(Method):
     @abstractmethod
     def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:
         """Make scores of the gradient."""
-
-
-# ----------------------------------------------------------------------------------------------------- read activations
-def streams(
-    prediction: Prediction,
-    ids: Int[Tensor, "batch pos"],
-    layers: Sequence[int],
-    hooks: Mapping[str, Hook] | None = None,
-) -> dict[int, Float[Tensor, "batch pos d"]]:
-    """Return the states that enter these layers in a single run; layer L is the last layer's output."""
-    entering = prediction.adapter.streams(ids, layers, hooks, whole=bool(prediction.prompt.user_hooks))
-    return {layer: states.to(prediction.embeddings) for layer, states in entering.items()}
-
-
-def full_ids(prediction: Prediction) -> Int[Tensor, "pos"]:
-    """Return the context's ids; with hooks of the user on the model, the ids of the whole prompt."""
-    return prediction.prompt.ids if prediction.prompt.user_hooks else prediction.ids
-
-
-def pattern_runs(prediction: Prediction, layers: int) -> int:
-    """Return the number of forwards that read the patterns of so many layers: 0 with patterns in the cache.
-
-    One run notes what enters each layer; running the other blocks alone takes about one more.
-    """
-    if not prediction.prompt.cached.tensors.keys().isdisjoint(pattern_names(prediction.adapter.layers)):
-        return 0
-    return layers if prediction.prompt.user_hooks else min(layers, 2)
-
-
-def value_runs(prediction: Prediction) -> int:
-    """Return the number of forwards that read value vectors: 0 with values in the cache, else 1."""
-    return int(prediction.prompt.cached.tensors.keys().isdisjoint(values_names(prediction.adapter.layers)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithSeed, full_ids, streams
+from heta_lens.methods.base import Scores, WithBatch, WithSeed
 from heta_lens.model.hooks import EMBED, put
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.masking import masked_copies
@@ -49,11 +49,11 @@ class CausalTracing(WithSeed, WithBatch):
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 
     def work(self, prediction: Prediction) -> Work:
-        layers = len(evenly(self.layers, prediction.adapter.layers))
+        layers = len(evenly(self.layers, prediction.layers))
         return Work(forwards=self.samples * (layers * len(prediction) + 2) + 1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         g = partial(likelihood, prediction, scale=self.scale)
 
         def restored(
@@ -66,7 +66,7 @@ class CausalTracing(WithSeed, WithBatch):
 
             return batches.map(run, torch.arange(len(states), device=states.device), len(states))
 
-        subject, layers = all_but_bos(prediction), evenly(self.layers, prediction.adapter.layers)
+        subject, layers = all_but_bos(prediction), evenly(self.layers, prediction.layers)
         after = [layer + 1 for layer in layers]
         states = entering(prediction, prediction.embeddings, after)
         effects = prediction.embeddings.new_zeros(len(layers), len(prediction))
@@ -88,9 +88,9 @@ def entering(
     prediction: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int]
 ) -> dict[int, Float[Tensor, "pos d"]]:
     """Return the inputs of these layers after changed embeddings."""
-    ids, n = full_ids(prediction), len(prediction)
+    ids, n = prediction.whole_ids, len(prediction)
     every = torch.cat([embeddings, prediction.prompt.embeddings[n : len(ids)]])
-    states_by_layer = streams(prediction, ids[None], layers, {EMBED: put(every[None])})
+    states_by_layer = prediction.streams(ids[None], layers, {EMBED: put(every[None])})
     return {layer: states[0, :n] for layer, states in states_by_layer.items()}
 
 

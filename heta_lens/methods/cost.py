@@ -142,7 +142,7 @@ def estimated(
 def seconds_per_position(prediction: Prediction) -> list[float]:
     """Time two forwards of the whole context, after one that warms up."""
     n = len(prediction)
-    copies = min(TRIED, prediction.prompt.batches("auto", n).of(n))
+    copies = min(TRIED, prediction.batches("auto", n).of(n))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
     with prediction.running(), counting(Counter()), torch.no_grad():
         rerun = prediction.rerun()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import OF_LOGITS, Method, Scores, pattern_runs, refuse_hooks
+from heta_lens.methods.base import OF_LOGITS, Method, Scores, refuse_hooks
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
@@ -65,10 +65,10 @@ class DePass(Method):
             raise ValueError(f"method={self.name!r} cannot split a model that {unusual}: choose another method")
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers) + 1)
+        return Work(forwards=prediction.pattern_runs(prediction.layers) + 1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        clean, model, depth = Clean.of(prediction), cast(Any, prediction.adapter.model), prediction.adapter.layers
+        clean, model, depth = Clean.of(prediction), cast(Any, prediction.model), prediction.layers
         own, embeddings = torch.eye(len(prediction)).to(prediction.embeddings), prediction.embeddings
         parts = einsum(own, embeddings, "part pos, pos d -> part pos d")
         positions = clean.states[stream_name(0, depth)] - embeddings
@@ -130,7 +130,7 @@ class Clean(NamedTuple):
 
     @classmethod
     def of(cls, prediction: Prediction) -> "Clean":
-        adapter, layers = prediction.adapter, range(prediction.adapter.layers)
+        adapter, layers = prediction.adapter, range(prediction.layers)
         scales = [f"blocks.{layer}.ln{number}{SCALE}" for layer in layers for number in (1, 2)] + ["ln_final" + SCALE]
         names = [stream_name(layer, len(layers)) for layer in range(len(layers) + 1)]
         names += [name for name in scales if name in adapter.points]
@@ -149,7 +149,7 @@ def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
     scale = clean.states.get(place + SCALE)
     if scale is None:
         return parts
-    model: Any = clean.prediction.adapter.model
+    model: Any = clean.prediction.model
     norm = reduce(getattr, place.split("."), model)
     if not str(model.cfg.normalization_type).startswith("RMS"):
         parts = parts - parts.mean(-1, keepdim=True)

@@ -65,7 +65,7 @@ class Gilot(WithMask, WithBatch):
     def explain(self, prediction: Prediction) -> Scores:
         vector = prediction.mask_vector(self.mask)
         distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         if self.length == 1:
 
             def distances(log_p: Float[Tensor, "vocab"], log_qs: Float[Tensor, "copy vocab"]) -> Float[Tensor, "copy"]:

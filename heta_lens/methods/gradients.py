@@ -95,7 +95,7 @@ class SmoothGrad(WithScale, WithSeed, WithBatch):
             noise = torch.stack([torch.from_numpy(one.standard_normal(clean.shape)) for one in generators])
             return values_and_gradients(prediction, clean + spread * noise.to(clean), self.scale)[1]
 
-        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        batches = prediction.batches(self.batch, products=True)
         every = batches.map(gradients, torch.arange(self.samples), len(prediction))
         return Scores(every.mean(0).norm(dim=-1))
 
@@ -128,7 +128,7 @@ class GradCam(WithScale, WithLayer):
         return Work(forwards=2, backwards=1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        layer = prediction.adapter.layers // 2 if self.layer is None else self.layer
+        layer = prediction.layers // 2 if self.layer is None else self.layer
         states = prediction.states(layer + 1)
         gradient = values_and_gradients(prediction, states[None], self.scale, layer=layer + 1)[1][0]
         return Scores(einsum(states, gradient.mean(0), "pos d, d -> pos").relu(), {"layer": layer})
@@ -164,7 +164,7 @@ class JacobianScope(Method):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        model = prediction.adapter.model
+        model = prediction.model
         folded = str(getattr(model.cfg, "normalization_type", None)).endswith("Pre")
         if self.scope == "temperature" and (folded or getattr(model, "compatibility_mode", False)):
             raise ValueError(
@@ -217,7 +217,7 @@ def differentiable(prediction: Prediction) -> Iterator[Run]:
         read.append(live[0, -1])  # a tensor by itself, so that derivatives by it can be taken
         return torch.cat([live[:, :-1], read[-1][None, None]], 1)
 
-    with prediction.adapter.hooked([(READ, split_last)]):
+    with prediction.hooked([(READ, split_last)]):
         logits = prediction.rerun().logits(leaf[None])[0]
         yield Run(leaf, read[0], logits)
 

@@ -14,7 +14,7 @@ from heta_lens._util.options import AtLeast
 from heta_lens._util.python import Lazy
 from heta_lens._util.work import Work
 from heta_lens.methods.attention import AttentionMethod, shares
-from heta_lens.methods.base import Scores, check_range, full_ids, pattern_runs, value_runs
+from heta_lens.methods.base import Scores, check_range
 from heta_lens.model.hooks import added_names, after_attention_name, head_outputs, stream_name
 from heta_lens.prediction.cache import live
 from heta_lens.prediction.prediction import Prediction
@@ -35,11 +35,11 @@ class Layer(NamedTuple):
 
 def layers_of(prediction: Prediction) -> Sequence[Layer]:
     """Return the layers, computed on access; a single run notes the residual streams."""
-    adapter, count, like = prediction.adapter, prediction.adapter.layers, prediction.embeddings
+    adapter, count, like = prediction.adapter, prediction.layers, prediction.embeddings
     between = all(after_attention_name(layer) in adapter.points for layer in range(count))
     names = [stream_name(layer, count) for layer in range(count)]
     names += [after_attention_name(layer) if between else added_names(layer)[0] for layer in range(count)]
-    noted = live(adapter, full_ids(prediction), names, hooked=bool(prediction.prompt.user_hooks))
+    noted = live(adapter, prediction.whole_ids, names, hooked=bool(prediction.user_hooks))
     streams = [states[: len(prediction)].to(like) for states in noted]
     patterns, values = prediction.patterns, prediction.values
 
@@ -70,7 +70,7 @@ def parts(
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InformationFlow(AttentionMethod):
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction) + 1)
+        return Work(forwards=prediction.pattern_runs(prediction.layers) + prediction.value_runs + 1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,7 +97,7 @@ class Ifr(InformationFlow):
     adapted: ClassVar = "the authors draw a graph, whose paths are weighed here; their shares are at least 1e-5 each"
 
     def explain(self, prediction: Prediction) -> Scores:
-        batches = prediction.prompt.batches("auto", len(prediction))
+        batches = prediction.batches("auto")
         scores = torch.zeros_like(prediction.embeddings[:, 0])
         scores[-1] = 1
         for layer in reversed(layers_of(prediction)):

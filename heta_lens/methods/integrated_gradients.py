@@ -57,7 +57,7 @@ class PathIntegral(WithBos, WithScale, WithBatch):
             return self.mask
         if not ignores_size(prediction.adapter):
             return "zero"
-        return "mean" if prediction.adapter.tokenizer.blank is None else "space"
+        return "mean" if prediction.tokenizer.blank is None else "space"
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -124,7 +124,7 @@ class IntegratedGradients(PathIntegral):
             _, slopes = values_and_gradients_of_each(predictions, path, self.scale)
             return einsum(slopes, change, "step target pos d, pos d -> step target pos")
 
-        return longest.prompt.batches(self.batch, len(longest), products=True).map(along, nodes, len(longest))
+        return longest.batches(self.batch, products=True).map(along, nodes, len(longest))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -204,7 +204,7 @@ class SequentialIntegratedGradients(PathIntegral):
         nodes, weights = quadrature(self.steps)
         start, embeddings = path_start(prediction, self.mask_for(prediction), self.keep_bos), prediction.embeddings
         change = embeddings - start
-        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        batches = prediction.batches(self.batch, products=True)
         moving = change.any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(embeddings[:, 0]), torch.zeros_like(embeddings[:, 0])
         whole = likelihood(prediction, embeddings[None], self.scale)
@@ -222,7 +222,7 @@ class SequentialIntegratedGradients(PathIntegral):
             copies = masked_copies(embeddings[first:], places - first, start[places])
             return likelihood(prediction, copies, self.scale, start=first)
 
-        for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
+        for group in prediction.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
             points, length = torch.cartesian_prod(places, torch.arange(self.steps)), len(prediction) - first
             slopes = batches.map(partial(slopes_at, first=first), points, length)
@@ -279,7 +279,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
             _, gradient = values_and_gradients(prediction, path[points], self.scale)
             return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
 
-        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        batches = prediction.batches(self.batch, products=True)
         scores = batches.map(rises, torch.arange(len(path) - 1), len(prediction)).sum(0)
         ends = likelihood(prediction, path[[0, -1]], self.scale)
         return Scores(scores, completeness(float(ends[1] - ends[0]), float(scores.sum())))

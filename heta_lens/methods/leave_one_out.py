@@ -40,7 +40,7 @@ class LeaveOneOut(WithMask, WithBatch):
         return Work(forwards=len(prediction))
 
     def explain(self, prediction: Prediction) -> Scores:
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         effects = masked_effects([prediction], self.mask, kl, batches=batches)
         if self.effect == "kl":
             return Scores(effects.divergence[0])

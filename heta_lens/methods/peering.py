@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
-from heta_lens.methods.base import ONE_TOKEN, Scores, WithLayer, full_ids, refuse_overlong, streams
+from heta_lens.methods.base import ONE_TOKEN, Scores, WithLayer, refuse_overlong
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -52,11 +52,11 @@ class Peering(WithLayer):
         return Work(forwards=1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        layer, n = prediction.adapter.layers // 2 if self.layer is None else self.layer, len(prediction)
-        ids, sees_target = full_ids(prediction), self.query == "target"
+        layer, n = prediction.layers // 2 if self.layer is None else self.layer, len(prediction)
+        ids, sees_target = prediction.whole_ids, self.query == "target"
         if sees_target:  # the rest of the prompt follows, for hooks that expect the whole prompt
             ids = torch.cat([prediction.ids, ids.new_tensor([prediction.target]), ids[n + 1 :]])
-        states = streams(prediction, ids[None], [layer + 1])[layer + 1][0]
+        states = prediction.streams(ids[None], [layer + 1])[layer + 1][0]
         query = states[n if sees_target else n - 1]
         similarity = normalize(states[:n], dim=-1) @ normalize(query, dim=-1)
         threshold = similarity.mean() if self.threshold == "mean" else self.threshold

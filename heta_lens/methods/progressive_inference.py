@@ -86,7 +86,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
             masks = coalitions.random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
         mask, ends = prediction.mask_vector(self.mask), np.array([[False], [True]]).repeat(players, 1)
         present, all_or_none = (torch.from_numpy(coalitions.still_there(members, which)) for which in (masks, ends))
-        batches = prediction.prompt.batches(self.batch, len(prediction), read=len(prediction))
+        batches = prediction.batches(self.batch, read=len(prediction))
         empty, full = ablated(prediction, all_or_none, mask, self.scale, batches).tolist()
         read = partial(coalitions.read_everywhere, prediction, scale=self.scale)
         likelihoods = with_others_masked(prediction, present, mask, read, batches).cpu().double().numpy()

@@ -58,7 +58,7 @@ def unigram(prediction: Prediction) -> Replacer:
 
 def token_kinds(prediction: Prediction) -> list[str]:
     """Return the kinds of tokens: leading space, and characters; "" for special, unknown and blank tokens."""
-    tokenizer, size = prediction.adapter.tokenizer, prediction.adapter.vocabulary
+    tokenizer, size = prediction.tokenizer, prediction.adapter.vocabulary
     if tokenizer.wrapped is None:
         return ["token"] * size
     # after another token, since the first token of a text may lack its space
@@ -81,7 +81,7 @@ def kind(piece: str) -> str:
 @torch.no_grad()
 def language_model(prediction: Prediction) -> Replacer:
     """Replace a token by a prediction of the explained model; the first token, as `unigram` does."""
-    logits = prediction.prompt.logits_of(prediction.ids[None], read=range(len(prediction)))[0]
+    logits = prediction.logits_of(prediction.ids[None], read=range(len(prediction)))[0]
     first = unigram(prediction)
 
     def draw(
@@ -158,12 +158,12 @@ class Reagent(WithSeed, WithBatch):
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
         generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
         probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         target = cast(int, prediction.target)
 
         @torch.no_grad()
         def read(contexts: Int[Tensor, "probe pos"]) -> Float[Tensor, "probe 2"]:
-            log_probs = log_softmax(prediction.prompt.logits_of(contexts)[:, 0])
+            log_probs = log_softmax(prediction.logits_of(contexts)[:, 0])
             own = log_probs[:, [target]]
             likelier = (log_probs > own).sum(-1, keepdim=True)
             return torch.cat([own.cpu().double().exp(), likelier.cpu().double()], 1)

@@ -95,9 +95,9 @@ class SeaCot(WithSeed, WithBatch):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         refuse_hooks(self, prediction, "writes after the context")
-        if prediction.adapter.tokenizer.wrapped is None:
+        if prediction.tokenizer.wrapped is None:
             raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")
-        encode = prediction.adapter.tokenizer.encoder()
+        encode = prediction.tokenizer.encoder()
         beside = len(encode(self.think)) + len(encode(self.conclude))
         if isinstance(self.entail, str):
             if encode(YES) == encode(NO):
@@ -115,7 +115,7 @@ class SeaCot(WithSeed, WithBatch):
         return Work(forwards=1 + self.explanations * (self.length - 1 + 3))
 
     def explain(self, prediction: Prediction) -> Scores:
-        encode, say = prediction.adapter.tokenizer.encoder(), partial(self._log_probs, prediction)
+        encode, say = prediction.tokenizer.encoder(), partial(self._log_probs, prediction)
         think, conclude = encode(self.think), encode(self.conclude)
         written = self._write(prediction, think)
         answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
@@ -149,9 +149,9 @@ class SeaCot(WithSeed, WithBatch):
         return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
 
     def _write(self, prediction: Prediction, think: list[int]) -> list[list[int]]:
-        batches = prediction.prompt.batches(self.batch, len(prediction) + len(think) + self.length)
+        batches = prediction.batches(self.batch, len(prediction) + len(think) + self.length)
         writer = Writer.after(prediction, batches, more=think)
-        end = prediction.adapter.tokenizer.eos
+        end = prediction.tokenizer.eos
         how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
         return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
@@ -166,16 +166,16 @@ class SeaCot(WithSeed, WithBatch):
 
         @torch.no_grad()
         def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
-            logits = prediction.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
+            logits = prediction.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
             return log_softmax(logits)
 
-        batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)
+        batches = prediction.batches(self.batch, len(prediction) + self.length)
         return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
 
 
 def readable(prediction: Prediction, ids: Sequence[int]) -> str:
     """Return the ids as text, without special and unknown tokens."""
-    tokenizer = prediction.adapter.tokenizer
+    tokenizer = prediction.tokenizer
     shown = zip(ids, tokenizer.special(ids), strict=True)
     return tokenizer.decode([token for token, special in shown if not special and token != tokenizer.unknown])
 
@@ -192,7 +192,7 @@ def overlap(first: frozenset[str], second: frozenset[str]) -> float:
 
 def mentions(prediction: Prediction, mentioned: frozenset[str]) -> Float[Tensor, "pos"]:
     """Return 1 for every token of a mentioned word, else 0."""
-    special, (text, spans) = prediction.adapter.tokenizer.special(prediction.ids.tolist()), prediction.located
+    special, (text, spans) = prediction.tokenizer.special(prediction.ids.tolist()), prediction.located
     marks = torch.zeros(len(prediction), dtype=torch.float64)
     for tokens in words(text, spans, special):
         written = content_words(text[spans[tokens[0]].start : spans[tokens[-1]].stop])

@@ -93,7 +93,7 @@ class WithSources(WithMask, WithBatch):
         """Return the sources; no source goes beyond a chat's message."""
         ids, chat = prediction.ids.tolist(), prediction.prompt.chat
         writers = np.zeros(len(ids)) if chat is None else np.array(chat.owners)[: len(ids)]
-        fixed = np.array(prediction.adapter.tokenizer.special(ids)) | (writers < 0)
+        fixed = np.array(prediction.tokenizer.special(ids)) | (writers < 0)
         for start, stop in self.query:
             fixed[start:stop] = True
         if self.source == "token":
@@ -111,7 +111,7 @@ class WithSources(WithMask, WithBatch):
         self, prediction: Prediction, present: Bool[Tensor, "copy pos"], read: Read
     ) -> Float[Tensor, "copy"]:
         """Apply ``read`` to the logits after the tokens ``present`` only."""
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         if self.ablate == "remove":
             return removed(prediction, present, read, batches)
         rerun, mask = prediction.rerun(), prediction.mask_vector(self.mask)
@@ -147,7 +147,7 @@ class WithSources(WithMask, WithBatch):
         if len(states):
             return prediction.rerun(start, read=[start + len(states) - 1]).logits(states[None])[:, 0]
         begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
-        return prediction.prompt.logits_of(begun[None])[:, 0]
+        return prediction.logits_of(begun[None])[:, 0]
 
     def explain(self, prediction: Prediction) -> Scores:
         """Pass the values of sources on to tokens, and name the sources in the diagnostics."""

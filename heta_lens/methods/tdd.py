@@ -60,7 +60,7 @@ class Tdd(WithBatch):
         read, scores = partial(choices, target=target, foil=foil), []
         if self.direction != "forward":
             parts = torch.ones(len(prediction), len(prediction), dtype=torch.bool).tril().flip(1)  # from the end
-            batches = prediction.prompt.batches(self.batch, len(prediction))
+            batches = prediction.batches(self.batch)
             scores.append(steps(read_present(prediction, prediction.ids, parts, read, batches)).flip(0))
         if self.direction != "backward":
             with torch.no_grad():

@@ -43,7 +43,7 @@ def with_only(
     prediction: Prediction, mask: Mask, scale: Scale, batch: int | Literal["auto"]
 ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
     """Return a function from present tokens to the likelihood of the target, with absent tokens masked."""
-    batches = prediction.prompt.batches(batch, len(prediction))
+    batches = prediction.batches(batch)
     return partial(ablated, prediction, mask=prediction.mask_vector(mask), scale=scale, batches=batches)
 
 
@@ -77,7 +77,7 @@ def removed(
 
 def nothing_left(prediction: Prediction) -> int | None:
     """Return the token that stands for an empty context."""
-    tokenizer = prediction.adapter.tokenizer
+    tokenizer = prediction.tokenizer
     return tokenizer.filler if tokenizer.bos is None else tokenizer.bos
 
 
@@ -107,7 +107,7 @@ def read_present(
 
     def run(rows: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
         ends = rearrange(kept[rows], "row -> row 1")
-        return read(prediction.prompt.logits_of(ids[order[rows, : int(ends.max())]], read=ends - 1)[:, 0])
+        return read(prediction.logits_of(ids[order[rows, : int(ends.max())]], read=ends - 1)[:, 0])
 
     shortest_first = kept.argsort()
     return batches.map(run, shortest_first, present.shape[1])[shortest_first.argsort()]

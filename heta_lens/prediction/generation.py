@@ -144,7 +144,7 @@ def continuation(
     check_length(adapter.model, length, f"the prompt and {count} more tokens are")
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
-        writer = Writer.after(prediction, prediction.prompt.batches("auto", length))
+        writer = Writer.after(prediction, prediction.batches("auto", length))
         written = greedy(writer, count, adapter.tokenizer.eos, on_token).tolist()
     if not written:
         raise ValueError("the model ends the text at once, and writes nothing to explain")

@@ -66,7 +66,7 @@ def values_and_gradients_of_each(
     rows = zip(predictions, logits.unbind(1), strict=True)
     values = torch.stack([prediction.read(row, scale) for prediction, row in rows], 1)
     multiply = partial(vector_jacobian_products, values.sum(0), leaf)
-    batches = longest.prompt.batches("auto", len(states) * len(longest), products=True)
+    batches = longest.batches("auto", len(states) * len(longest), products=True)
     gradients = batches.map(multiply, torch.eye(len(predictions)).to(leaf), len(states) * len(longest))
     count("backwards", len(states) * len(predictions))
     return values.detach(), rearrange(gradients, "target copy pos d -> copy target pos d")
@@ -104,7 +104,7 @@ def clean_gradients(predictions: Sequence[Prediction], measure: Measure, rules: 
     longest, run = predictions[-1], _clean_run(predictions, rules)
     values = torch.stack([measure(prediction, run.logits.pop(len(prediction))) for prediction in predictions])
     multiply = partial(vector_jacobian_products, values, run.embeddings)
-    batches = longest.prompt.batches("auto", len(longest), products=True)
+    batches = longest.batches("auto", products=True)
     gradients = batches.map(multiply, torch.eye(len(values)).to(values), len(longest))
     count("backwards", len(predictions))
     return CleanGradients(values.detach(), gradients[:, : len(longest)], run.hooks)
@@ -120,7 +120,7 @@ def _clean_run(predictions: Sequence[Prediction], rules: Rules) -> CleanRun:
         count("forwards", prompt.checks["cache"].pop("forwards", 0))  # that the check took
         return run
     hooks, leaf = rules(longest.adapter), longest.embeddings.clone().requires_grad_()
-    with longest.adapter.hooked(hooks):
+    with longest.hooked(hooks):
         logits = longest.rerun(read=[length - 1 for length in lengths]).logits(leaf[None])[0]
     return CleanRun(rules, hooks, leaf, dict(zip(lengths, logits, strict=True)))
 
@@ -143,7 +143,7 @@ _passed: WeakSet[Any] = WeakSet()  # models that passed the check
 def check_gradients(prediction: Prediction) -> None:
     """Refuse a quantised model with a wrong gradient; a model is checked once."""
     adapter = prediction.adapter
-    if not adapter.quantised or prediction.prompt.user_hooks or adapter.model in _passed:
+    if not adapter.quantised or prediction.user_hooks or adapter.model in _passed:
         return
     with counting(Counter()) as counts, prediction.running(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # kernels without gradients warn
@@ -182,7 +182,7 @@ def gradient_error(prediction: Prediction) -> float | None:
     count("backwards", 1)
     gradient = torch.autograd.grad(value, leaf)[0] if value.requires_grad else torch.zeros_like(states)
     slopes = einsum(gradient, directions, "pos d, direction pos d -> direction")
-    batches = prediction.prompt.batches("auto", len(states))
+    batches = prediction.batches("auto", len(states))
     measured = [batches.map(rises, directions * size, len(states)) / size for size in STEPS]
     near, far = min(pairwise(measured), key=lambda pair: float((pair[0] - pair[1]).norm()))
     scale = torch.maximum(near.norm(), slopes.norm())

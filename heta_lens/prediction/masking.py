@@ -67,7 +67,7 @@ def masked_effects(
     effects = longest.logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
     changed = (embeddings != vector).any(-1).tolist()
-    for group in longest.prompt.by_start(positions, end, MASKED):
+    for group in longest.by_start(positions, end, MASKED):
         if not (group := list(filter(changed.__getitem__, group))):
             continue
         first = group[0]
@@ -132,7 +132,7 @@ def ablated(
     firsts = torch.where(present.all(1), length - 1, (~present).to(torch.uint8).argmax(1))
     order = firsts.argsort(stable=True)
     starts, saved = firsts[order].tolist(), float(firsts.sum()) / length
-    groups = prediction.prompt.by_start(starts, length, MASKED) if saved > KEEPING else [starts]
+    groups = prediction.by_start(starts, length, MASKED) if saved > KEEPING else [starts]
     values = []
     for group, rows in zip(groups, order.split(list(map(len, groups))), strict=True):
         start = group[0] if len(groups) > 1 else 0

@@ -6,7 +6,7 @@ the context.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, SupportsIndex
@@ -17,13 +17,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
+from heta_lens._util.options import Batch
 from heta_lens._util.python import Lazy
 from heta_lens._util.target_kinds import Activation, Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import Mask, ModelAdapter
-from heta_lens.model.hooks import EMBED, pattern_names, values_names
+from heta_lens.model.batching import Batches
+from heta_lens.model.hooks import EMBED, Hook, ReadAt, pattern_names, values_names
 from heta_lens.model.lock import holding
-from heta_lens.model.tokenizer import locate
+from heta_lens.model.tokenizer import TokenizerWrapper, locate
 from heta_lens.prediction.cache import Activations, Rules, Tokens, live
 from heta_lens.prediction.prompt import LivePatterns, Prompt
 from heta_lens.prediction.rerun import Rerun
@@ -108,38 +110,51 @@ class Prediction:
     @property
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
         """The attention patterns among the context's positions, by layer: cached, or else from the live model."""
-        prompt, n, names = self.prompt, len(self), pattern_names(self.adapter.layers)
-        live_patterns = LivePatterns(prompt)
-        cached = not prompt.cached.tensors.keys().isdisjoint(names)
+        prompt, n, names = self.prompt, len(self), pattern_names(self.layers)
+        live_patterns, cached = LivePatterns(prompt), prompt.holds(names)
 
         def pattern(layer: int) -> Float[Tensor, "head pos pos"]:
             whole = prompt.cached[names[layer]] if cached else live_patterns(layer)
             return whole[:, :n, :n].to(self.embeddings)
 
-        return Lazy(self.adapter.layers, pattern)
+        return Lazy(self.layers, pattern)
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
         """The value vectors of every key/value head, with their bias, by layer: cached, or else from one run."""
-        prompt, names = self.prompt, values_names(self.adapter.layers)
-        cached = not prompt.cached.tensors.keys().isdisjoint(names)
+        prompt, names = self.prompt, values_names(self.layers)
+        cached = prompt.holds(names)
         read = cache(partial(live, self.adapter, prompt.ids, names, hooked=bool(prompt.user_hooks)))
 
         def values(layer: int) -> Float[Tensor, "pos group d_head"]:
             whole = prompt.cached[names[layer]] if cached else read()[layer]
             return whole[: len(self)].to(self.embeddings)
 
-        return Lazy(self.adapter.layers, values)
+        return Lazy(self.layers, values)
+
+    def pattern_runs(self, layers: int) -> int:
+        """Return the number of forwards that read the patterns of so many layers: 0 with patterns in the cache.
+
+        One run notes what enters each layer; running the other blocks alone takes about one more.
+        """
+        if self.prompt.holds(pattern_names(self.layers)):
+            return 0
+        return layers if self.user_hooks else min(layers, 2)
+
+    @property
+    def value_runs(self) -> int:
+        """The number of forwards that read value vectors: 0 with values in the cache, else 1."""
+        return int(not self.prompt.holds(values_names(self.layers)))
 
     @property
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
         """W_O of every head, by layer."""
-        return Lazy(self.adapter.layers, lambda layer: self.adapter.output_weights(layer).to(self.embeddings))
+        return Lazy(self.layers, lambda layer: self.adapter.output_weights(layer).to(self.embeddings))
 
     @cached_property
     def located(self) -> tuple[str, list[Span]]:
         """The context as text, and the span of every token in it."""
-        return locate(self.adapter.tokenizer.decode, self.ids.tolist())
+        return locate(self.tokenizer.decode, self.ids.tolist())
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -147,7 +162,7 @@ class Prediction:
         text, spans = self.located
         written = []
         for token, span, after in zip(self.ids.tolist(), spans, [*spans[1:], None], strict=True):
-            written.append(self.adapter.tokenizer.write(token) if span == after else text[span.start : span.stop])
+            written.append(self.tokenizer.write(token) if span == after else text[span.start : span.stop])
         return tuple(written)
 
     def positions_of(self, passage: str) -> list[int]:
@@ -156,12 +171,63 @@ class Prediction:
 
     def spell(self, text: str) -> list[int]:
         """Return the tokens that write a text after the context, if need be with another white space."""
-        return self.adapter.tokenizer.spell(text, self.ids.tolist(), self.log_probs.tolist())
+        return self.tokenizer.spell(text, self.ids.tolist(), self.log_probs.tolist())
 
     @property
     def begins(self) -> bool:
         """Whether the first token only marks the beginning of the text."""
-        return int(self.ids[0]) == self.adapter.tokenizer.bos
+        return int(self.ids[0]) == self.tokenizer.bos
+
+    # ------------------------------------------------------------------------------------------------------- the model
+    @property
+    def model(self) -> Any:
+        return self.adapter.model
+
+    @property
+    def layers(self) -> int:
+        return self.adapter.layers
+
+    @property
+    def tokenizer(self) -> TokenizerWrapper:
+        return self.adapter.tokenizer
+
+    @property
+    def user_hooks(self) -> tuple[Any, ...]:
+        """The hooks of the user on the model, which every run keeps."""
+        return self.prompt.user_hooks
+
+    def hooked(self, hooks: Sequence[tuple[str, Hook]]) -> AbstractContextManager[None]:
+        """Put further hooks on the model, for the length of a block."""
+        return self.adapter.hooked(hooks)
+
+    def batches(self, wanted: Batch, queries: int | None = None, **how: Any) -> Batches:
+        """Choose how many copies of a run of ``queries`` positions (by default, of the context) to run at once."""
+        return self.prompt.batches(wanted, len(self) if queries is None else queries, **how)
+
+    def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
+        """Group positions whose runs should share a start; one group where a later start saves nothing."""
+        return self.prompt.by_start(positions, stop, start_cost)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether runs can continue from kept keys and values; measured when first asked."""
+        return self.prompt.prefix().kept is not None
+
+    def logits_of(self, ids: Int[Tensor, "batch pos"], read: ReadAt = (-1,)) -> Float[Tensor, "batch read vocab"]:
+        """Return logits after other ids; the user's hooks see one prompt at a time."""
+        return self.prompt.logits_of(ids, read)
+
+    @property
+    def whole_ids(self) -> Int[Tensor, "pos"]:
+        """The ids to run whole: the context's, or with hooks of the user on the model, the prompt's."""
+        return self.prompt.ids if self.user_hooks else self.ids
+
+    def streams(
+        self, ids: Int[Tensor, "batch pos"], layers: Sequence[int], hooks: Mapping[str, Hook] | None = None
+    ) -> dict[int, Float[Tensor, "batch pos d"]]:
+        """Return the states that enter these layers in a single run; layer L is the last layer's output."""
+        entering = self.adapter.streams(ids, layers, hooks, whole=bool(self.user_hooks))
+        return {layer: states.to(self.embeddings) for layer, states in entering.items()}
 
     # --------------------------------------------------------------------------------------------------------- reruns
     def rerun(
@@ -182,7 +248,7 @@ class Prediction:
     def running(self) -> Iterator[None]:
         """Turn gradients on for embeddings and off for parameters; the user's hooks must be those of the cache."""
         with self.adapter.undisturbed():
-            if tuple(self.adapter.user_hooks()) != self.prompt.user_hooks:
+            if tuple(self.adapter.user_hooks()) != self.user_hooks:
                 raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
             yield
 
@@ -196,7 +262,7 @@ class Prediction:
 
     def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
         """Refuse a NaN or an infinity, naming its token and the component."""
-        ids, write = self.ids, self.adapter.tokenizer.write
+        ids, write = self.ids, self.tokenizer.write
         check_finite(
             values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
         )
@@ -262,7 +328,7 @@ class Prediction:
             return function_name(self.target)
         texts = []
         for side in sides(self.target):
-            written = [self.adapter.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
+            written = [self.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
             texts.append(any_of(written) if isinstance(side, frozenset) else written[0])
         return tuple(texts) if isinstance(self.target, tuple) else texts[0]
 

@@ -131,6 +131,10 @@ class Prompt:
             checks=self.checks,
         )
 
+    def holds(self, names: Sequence[str]) -> bool:
+        """Tell if activations of these names are in the cache."""
+        return not self.cached.tensors.keys().isdisjoint(names)
+
     # ------------------------------------------------------------------------------------------------- clean states
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
         """Return the states that enter a layer; for None, the embeddings."""

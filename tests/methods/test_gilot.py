@@ -95,7 +95,7 @@ def test_gilot_reads_the_distribution_of_its_authors(build: Callable[..., Any], 
     model = build()
     ids = zoo.prompt(model, 4)
     prediction = predict(model, ids, TARGET)
-    batches = prediction.prompt.batches("auto", 4)
+    batches = prediction.batches("auto", 4)
     for masked in (None, 2):
         embeddings = plain_embeddings(model, ids)
         if masked is not None:

@@ -35,7 +35,7 @@ def test_masked_copies_equal_whole_runs_wherever_they_begin(build: Any, forwards
     generator = torch.Generator().manual_seed(0)
     present = torch.rand(40, length, generator=generator) < 0.5
     present |= torch.arange(length) < torch.randint(length + 1, (40, 1), generator=generator)  # masked late, or nowhere
-    mask, batches = prediction.mask_vector("zero"), prediction.prompt.batches("auto", length)
+    mask, batches = prediction.mask_vector("zero"), prediction.batches("auto", length)
     with prediction.running():
         states = torch.where(present[..., None], prediction.embeddings, mask)
         expected = torch.cat([likelihood(prediction, one[None], "log_prob") for one in states])

@@ -5,7 +5,7 @@ from math import ceil
 
 from heta_lens._util.presets import CAREFUL
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Method, pattern_runs, value_runs
+from heta_lens.methods.base import Method
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
@@ -59,7 +59,7 @@ def longest_run(windows: Sequence[Window]) -> int:
     span, prediction = max(len(window.span) for window in windows), windows[0].whole
     if windows[0].alone or span == len(prediction):
         return span
-    return len(prediction) if prediction.prompt.prefix().kept is None else min(span + TAIL, len(prediction))
+    return min(span + TAIL, len(prediction)) if prediction.resumes else len(prediction)
 
 
 def product_batches(options: HetaOptions, windows: Sequence[Window]) -> Batches:
@@ -73,7 +73,7 @@ def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Wind
     longest = longest_run(windows)
     for window in windows:  # whether a prefix can be kept is tried only where it matters
         between = not window.alone and window.span.stop < length - TAIL
-        apart = between and prediction.prompt.prefix().kept is not None
+        apart = between and prediction.resumes
         yield window, min(longest, length - window.span.start), 2 if apart else 1
 
 
@@ -84,7 +84,7 @@ def reads(options: HetaOptions, prediction: Prediction) -> int:
     runs = alone + (0 if windows[0].layer is None else max(1, alone)) + options.recipe.windowed
     if options.recipe.gate == "flow":
         gates = 1 + alone if options.window_gate == "per_window" else 1
-        runs += gates * (pattern_runs(prediction, prediction.adapter.layers) + value_runs(prediction))
+        runs += gates * (prediction.pattern_runs(prediction.layers) + prediction.value_runs)
     return runs
 
 

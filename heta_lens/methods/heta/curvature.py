@@ -276,12 +276,12 @@ class LastLayersHessian(ProbedHessian):
     approximate: ClassVar[bool] = True
 
     def check(self, prediction: Prediction, length: int) -> None:
-        if self.layers > prediction.adapter.layers:
-            raise ValueError(f"layers={self.layers} is more than the {prediction.adapter.layers} layers this model has")
+        if self.layers > prediction.layers:
+            raise ValueError(f"layers={self.layers} is more than the {prediction.layers} layers this model has")
         super().check(prediction, length)
 
     def layer(self, prediction: Prediction) -> int:
-        return prediction.adapter.layers - self.layers
+        return prediction.layers - self.layers
 
 
 @dataclass(frozen=True)

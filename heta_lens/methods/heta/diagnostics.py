@@ -38,7 +38,7 @@ def drops(
     batch: int | Literal["auto"],
 ) -> Float[Tensor, "subset"]:
     """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
-    batches = prediction.prompt.batches(batch, len(prediction))
+    batches = prediction.batches(batch)
     left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches)
     return prediction.value - left
 

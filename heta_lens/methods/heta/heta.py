@@ -111,7 +111,7 @@ class Heta(HetaOptions, Method):
         super().check(prediction)
         if self.estimator is not None:
             self.estimator.check(prediction, len(self.windows(prediction)[0].span))
-        if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
+        if self.recipe.windowed and self.window_mode == "chunk" and prediction.user_hooks:
             raise ValueError(
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
@@ -204,7 +204,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
     # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
     first, second = contrast_ids(prediction)
     # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
-    compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
+    compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.user_hooks
 
     def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
         values = rerun.logits(copies)
@@ -212,7 +212,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
 
     signs = rademacher(method.seed, place, 1, states.shape[1]).to(states)
     with counting(Counter()) as ran:
-        check_twice_differentiable(margin, states, signs, compare, prediction.prompt.batches(method.batch, 1))
+        check_twice_differentiable(margin, states, signs, compare, prediction.batches(method.batch, 1))
     return {"second_derivative": ran}
 
 
@@ -223,7 +223,7 @@ def _masked_effects(
     if not method.weights[1]:
         return [None] * len(predictions)
     longest, found = predictions[-1], []
-    batches = longest.prompt.batches(method.batch, longest_run(windows), read=len(predictions))
+    batches = longest.batches(method.batch, longest_run(windows), read=len(predictions))
     for window in windows:
         effects = masked_effects(
             predictions if len(predictions) > 1 else [window.prediction],

@@ -58,7 +58,7 @@ class Window:
     def by_start(self, positions: Sequence[int], start_cost: float | int) -> list[list[int]]:
         """Group positions of the context by the start that their runs share, as places in the window."""
         places = [position - self.span.start for position in positions]
-        return self.whole.prompt.by_start(places, len(self.span), start_cost)
+        return self.whole.by_start(places, len(self.span), start_cost)
 
 
 def windows_of(
