@@ -1,7 +1,10 @@
 """Which tokens made the model say that? HETA token attribution for TransformerLens caches."""
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from heta_lens._util.providers import provide
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
@@ -90,6 +93,10 @@ _NAMES = {
     "span_attribution": ("SpanAttribution",),
     "web": ("app",),
 }
+# Results print, plot and explain themselves by what stands above them.
+provide("plots", partial(import_module, "heta_lens.plots"))
+provide("contract", partial(import_module, "heta_lens.methods.contract"))
+
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 

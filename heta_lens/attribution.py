@@ -1,8 +1,7 @@
 """Attribution: a score for every context token, the answer to "why did the model predict this token?"."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import import_module
 from itertools import groupby
 from os import PathLike
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ from heta_lens._util import text as text_spans
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
 from heta_lens._util.options import check_at_least
+from heta_lens._util.providers import provided
 from heta_lens._util.target_kinds import FUNCTION, Activation, Target, function_name, saved_target
 from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics
@@ -77,11 +77,6 @@ def _cells(group: Scored | ScoredMessage) -> tuple[str, str, str]:
     ends = dict.fromkeys((group.positions[0], group.positions[-1])) if group.positions else ()
     role = f"{group.role}: " if isinstance(group, ScoredMessage) else ""
     return f"{group.score:.4g}", "–".join(map(str, ends)), role + cut(repr(group.text), PRINTED_CELLS)
-
-
-def _view(name: str) -> Callable[..., Any]:
-    """Return a function of `heta_lens.plots`, which stands above results and is imported when one is shown."""
-    return getattr(import_module("heta_lens.plots"), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,12 +183,12 @@ class Result:
         ``.save("page.html")`` keeps the page. ``special=True`` shows special tokens and a chat template's from the
         start.
         """
-        return _view("page")(self, special=special)
+        return provided("plots").page(self, special=special)
 
     @property
     def title(self) -> str:
         """The method and the explained target as a question, on a single line."""
-        return _view("title")(self)
+        return provided("plots").title(self)
 
     @property
     def notes(self) -> list[str]:
@@ -201,14 +196,14 @@ class Result:
 
         A span that was followed through a reasoning has lines on the ways of the score through the reasoning.
         """
-        return _view("notes")(self)
+        return provided("plots").notes(self)
 
     def contract(self) -> Contract:
         """Return what the scores claim: of which prediction, tokens and model, what is held fixed, what a score is."""
-        return import_module("heta_lens.methods.contract").contract(self)
+        return provided("contract").contract(self)
 
     def __repr__(self) -> str:
-        return _view("summary")(self)
+        return provided("plots").summary(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

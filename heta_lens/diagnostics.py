@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -76,6 +76,11 @@ class Diagnostics(Mapping[str, Any]):
         cost = Cost(**{name: rest.pop(name) for name in _COSTS if name in rest})
         shared = {name: rest.pop(name) for name in _FIELDS if name in rest}
         return cls(**shared, cost=cost, of_method=rest)
+
+    def completed(self, others: "Diagnostics") -> "Diagnostics":
+        """Return the diagnostics, with the facts of ``others`` where this one has none."""
+        missing = {name: getattr(others, name) for name in _FIELDS if getattr(self, name) is None}
+        return replace(self, **missing, cost=others.cost if self.cost == Cost() else self.cost)
 
     @cached_property
     def _known(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -12,13 +13,15 @@ from typing import Any, TypeVar
 
 def versions() -> dict[str, str]:
     """Return the versions of heta_lens, transformer_lens and torch, on which numbers depend."""
-    found: dict[str, str] = {}
-    for name in ("heta_lens", "transformer_lens", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {name: _version(name) for name in ("heta_lens", "transformer_lens", "torch")}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 T = TypeVar("T")

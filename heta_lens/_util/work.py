@@ -113,7 +113,7 @@ class Progress:
         finally:
             _counting.reset(before)
 
-    def cost(self) -> dict[str, int | float]:
+    def cost(self) -> dict[str, Any]:
         return {"forwards": 0, "backwards": 0, "hvps": 0, **self.ran, "seconds": perf_counter() - self.started}
 
 

@@ -33,7 +33,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import each, read
 from heta_lens.evaluation.run_database import RUN, reading
-from heta_lens.methods.base import Scores, make_attribution
+from heta_lens.methods.results import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.scores import evidence_positions, ordinary
 from heta_lens.prediction.prediction import Prediction

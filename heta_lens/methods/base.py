@@ -1,36 +1,28 @@
-"""The contract of a method: `Method`, the `Scores` it returns, and plain functions as methods."""
+"""The contract of a method, `Method`, and the options that many methods share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-
-from heta_lens._util.files import brief
 from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, is_whole, settings
-from heta_lens._util.python import versions
-from heta_lens._util.target_kinds import KINDS, Activation, Kind, kind_of, members, sides
+from heta_lens._util.target_kinds import KINDS, Kind, kind_of
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import Diagnostics, sink_mass
+from heta_lens.diagnostics import Cost, Diagnostics, sink_mass
+from heta_lens.methods.results import Scores, checked_scores, make_attribution
 from heta_lens.model.adapter import Masking
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.gradients import CleanGradients, check_gradients, clean_gradients
+from heta_lens.prediction.cache import Rules
+from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, check_scale, joint_logit
+from heta_lens.prediction.target import Scale, check_scale
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
 OF_LOGITS: frozenset[Kind] = frozenset(KINDS) - {"activation"}
-CANDIDATES = 5  # next tokens that an attribution keeps
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
@@ -39,19 +31,6 @@ WAY_OUT = "name a single token, or choose a method that explains it, such as 'le
 
 class NotApplicable(ValueError):
     """A method cannot explain this target or prompt; evaluations count the prompt as skipped, not as failed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Scores of the context's tokens, and ``diagnostics``: further facts to keep with the scores.
-
-    ``parts`` are factors of the scores, and ``interactions`` scores of pairs of tokens, for methods that have them.
-    """
-
-    scores: Float[Tensor, "pos"]
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
-    parts: Mapping[str, Float[Tensor, "pos"]] = field(default_factory=dict)
-    interactions: Float[Tensor, "pos pos"] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -130,23 +109,22 @@ class Method(Options, ABC):
             check_gradients(longest)
         with longest.running(), working(vars(work), self.progress, self.shorter, groups) as progress:
             results = self.explain_together(predictions)
-        cost = progress.cost()
-        cost["backwards"] //= shared
+        cost = Cost(**progress.cost())
         if shared > 1:
-            cost |= {"forwards_shared": cost["forwards"], "forwards_shared_by": shared}
+            backwards = progress.ran["backwards"] // shared
+            cost = replace(cost, backwards=backwards, forwards_shared=cost.forwards, forwards_shared_by=shared)
         attributions = []
         for prediction, result in zip(predictions, results, strict=True):
             scores = checked_scores(self.name, result.scores, prediction)
-            facts = {
-                **cost,
-                "sink_mass": sink_mass(scores),
-                "chosen": chosen(self, without=UNTITLED),
-                "unused_options": self.unused_options,
-                "note": SAME_FOR_EVERY_TARGET if self.ignores_target else None,
-                "adapted": self.adapted or None,
-                **result.diagnostics,
-            }
-            whole = replace(result, scores=scores, diagnostics=facts)
+            facts = Diagnostics(
+                cost=cost,
+                sink_mass=sink_mass(scores),
+                chosen=chosen(self, without=UNTITLED),
+                unused_options=self.unused_options,
+                note=SAME_FOR_EVERY_TARGET if self.ignores_target else None,
+                adapted=self.adapted or None,
+            )
+            whole = replace(result, scores=scores, diagnostics=result.facts.completed(facts))
             attributions.append(make_attribution(prediction, self.title, whole, settings(self), signed=self.directed))
         return attributions
 
@@ -221,8 +199,8 @@ class Method(Options, ABC):
         """What shortens a long wait, in words."""
         names = [name for name in self.scaled_by if name not in self.without_effect]
         fewer = " or ".join(f"{name} (now {value})" if (value := getattr(self, name)) else name for name in names)
-        fast = "" if isinstance(self, CleanGradient) else "method='fast', whose signs mislead, takes one backward pass"
-        return "; ".join(filter(None, [f"fewer {fewer} take less time" if fewer else "", fast]))
+        fast = "method='fast', whose signs mislead, takes one backward pass"
+        return f"fewer {fewer} take less time; {fast}" if fewer else fast
 
 
 def with_inherited_options(method: type[Method]) -> str:
@@ -262,122 +240,6 @@ def check_range(name: str, span: Any) -> None:
     """Refuse values other than a pair (start, stop) of positions."""
     if not (is_pair(span) and 0 <= span[0] < span[1]):
         raise ValueError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
-
-
-# -------------------------------------------------------------------------------------------------------------- results
-def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
-    """Return scores as a tensor; refuse anything but one finite number per token."""
-    try:
-        if scores.is_complex() if isinstance(scores, Tensor) else np.iscomplexobj(scores):
-            raise TypeError
-        values = scores if isinstance(scores, Tensor) else torch.as_tensor(np.asarray(scores, dtype=np.float64))
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{method} returned {brief(scores)}: return one real number per token") from None
-    if values.shape != (len(prediction),):
-        raise ValueError(
-            f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
-            "return one number per token"
-        )
-    values = values if values.is_floating_point() else values.to(prediction.embeddings)
-    prediction.check_finite("the score", values)
-    return values
-
-
-def make_attribution(
-    prediction: Prediction, method: str, result: Scores, options: Mapping[str, Any], *, signed: bool = False
-) -> Attribution:
-    """Join the scores of a method with the tokens they belong to and with facts about the prediction."""
-    text, spans = prediction.located
-    prompt, tokenizer, ids = prediction.prompt, prediction.tokenizer, prediction.ids.tolist()
-    checks = prompt.checks | result.diagnostics.get("checks", {})
-    facts = {
-        **target_facts(prediction),
-        "prefix_reuse": prompt.reuse,
-        "user_hooks": len(prompt.user_hooks),
-        "cache_mismatch": prompt.mismatch,
-        "unknown": [place for place, token in enumerate(ids) if token == tokenizer.unknown] or None,
-        **result.diagnostics,
-        "checks": {name: dict(counts) for name, counts in checks.items()},
-    }
-    values = (result.scores, {**result.parts}, result.interactions, facts)
-    scores, parts, interactions, facts = tree_map_only(Tensor, lambda each: each.detach().cpu(), values)
-    return Attribution(
-        ids=prediction.ids.cpu(),
-        tokens=prediction.written,
-        positions=torch.arange(len(prediction)),
-        offsets=torch.tensor(spans),
-        special=torch.tensor(tokenizer.special(ids)),
-        text=text,
-        target=prediction.target,
-        target_text=prediction.target_text,
-        method=method,
-        options={**options, "model": prompt.model_facts, "versions": versions()},
-        signed=signed,
-        messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
-        scores=scores,
-        parts=parts,
-        interactions=interactions,
-        diagnostics=Diagnostics.of(facts),
-    )
-
-
-def target_facts(prediction: Prediction) -> dict[str, Any]:
-    """Return text, log-probability and rank of the target (pairs for a contrast), or the value of a function.
-
-    The most likely next tokens are the ``candidates``, except for an activation, which has no distribution.
-    """
-    if isinstance(prediction.target, Activation):
-        return {"target_value": float(prediction.value)}
-    ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.tokenizer.write
-    highest = zip(*(part.tolist() for part in log_probs.topk(min(CANDIDATES, len(log_probs)))), strict=True)
-    candidates = tuple((write(token, ids), log_prob) for log_prob, token in highest)
-    if callable(prediction.target):
-        return {"target_value": float(prediction.value), "candidates": candidates}
-    facts: dict[str, Any] = {"target_token": (), "target_log_prob": (), "target_rank": ()}
-    for side in sides(prediction.target):
-        tokens = members(side)
-        # A set has no text of its own.
-        facts["target_token"] += ("" if isinstance(side, frozenset) else write(side, ids),)
-        facts["target_log_prob"] += (float(joint_logit(log_probs, side)),)
-        facts["target_rank"] += (int((log_probs > log_probs[tokens].max()).sum()) + 1,)
-    if not isinstance(prediction.target, tuple):
-        facts = dict(zip(facts, next(zip(*facts.values(), strict=True)), strict=True))
-    return {**facts, "candidates": candidates}
-
-
-# --------------------------------------------------------------------------------------------------- function as method
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FunctionMethod(Method):
-    """A function as a method: without options, at an unknown cost, and signed if a score is below 0."""
-
-    family: ClassVar = "function"
-    cost: ClassVar = "not known"
-    signed: ClassVar = False
-    function: ClassVar[Callable[[Prediction], Any]]
-
-    def explained(self, predictions: Sequence[Prediction], groups: int = 1) -> list[Attribution]:
-        results = super().explained(predictions, groups)
-        return [replace(result, signed=bool((result.scores < 0).any())) for result in results]
-
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work()
-
-    def explain(self, prediction: Prediction) -> Scores:
-        scores = type(self).function(prediction)
-        return scores if isinstance(scores, Scores) else Scores(checked_scores(self.name, scores, prediction))
-
-
-def as_method(method: Any, name: str = "") -> type[Method]:
-    """Return a method's class unchanged, or a class that wraps a function, under the function's name by default."""
-    if isinstance(method, type) and issubclass(method, Method):
-        if name and getattr(method, "name", name) != name:
-            raise ValueError(f"it is registered as {name!r}, but its class has the name {method.name!r}")
-        return method
-    if isinstance(method, type) or not callable(method):
-        raise TypeError(f"{brief(method)} is neither a heta_lens.Method nor a function (prediction) -> scores")
-    name = name or getattr(method, "__name__", type(method).__name__)
-    names = {"name": name, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
-    return type(name, (FunctionMethod,), names)
 
 
 # ------------------------------------------------------------------------------------------------------- shared options
@@ -435,42 +297,3 @@ class WithBatch(Method):
     """- ``batch``: the number of copies of the context to run at once; affects memory and speed only"""
 
     batch: Batch = "auto"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CleanGradient(Method):
-    """A method whose scores come from one gradient by the clean embeddings."""
-
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
-
-    @property
-    def rules(self) -> Rules:
-        """The hooks that change the gradient; by default none."""
-        return no_rules
-
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=1, backwards=1)
-
-    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        return [[*predictions]]
-
-    def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction])[0]
-
-    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
-        run = clean_gradients(predictions, self.measure, self.rules)
-        self.check_run(run)
-        rows = zip(predictions, run.values.tolist(), run.gradients, strict=True)
-        return [self.scores(prediction, value, gradient[: len(prediction)]) for prediction, value, gradient in rows]
-
-    @abstractmethod
-    def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
-        """Return the value that is differentiated."""
-
-    def check_run(self, run: CleanGradients) -> None:
-        """Refuse a run whose hooks were not reached."""
-
-    @abstractmethod
-    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:
-        """Make scores of the gradient."""

@@ -16,11 +16,11 @@ from einops import repeat
 
 from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.work import Work, counting
-from heta_lens.methods.base import FunctionMethod, Method
+from heta_lens.methods.base import Method
 from heta_lens.methods.heta.cost import cheaper_options, longest_run, work_and_positions
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import spans_over
-from heta_lens.methods.registry import as_written, method_of
+from heta_lens.methods.registry import FunctionMethod, as_written, method_of
 from heta_lens.model.batching import Batches, Sizes, available, choose_batches
 from heta_lens.model.loading import absent_model
 from heta_lens.model.lock import one_at_a_time

@@ -1,6 +1,7 @@
 """Methods of gradients at the prompt: input × gradient, gradient norm, SmoothGrad, Grad-CAM and Jacobian Scopes."""
 
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -12,12 +13,56 @@ from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work, count
-from heta_lens.methods.base import OF_LOGITS, CleanGradient, Method, Scores, WithBatch, WithLayer, WithScale, WithSeed
+from heta_lens.methods.base import OF_LOGITS, Method, Scores, WithBatch, WithLayer, WithScale, WithSeed
 from heta_lens.model.hooks import READ
-from heta_lens.prediction.gradients import values_and_gradients
+from heta_lens.prediction.cache import Rules, no_rules
+from heta_lens.prediction.gradients import CleanGradients, clean_gradients, values_and_gradients
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 TOGETHER = 64  # directions that are passed through the unembedding at once
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CleanGradient(Method):
+    """A method whose scores come from one gradient by the clean embeddings."""
+
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+
+    @property
+    def rules(self) -> Rules:
+        """The hooks that change the gradient; by default none."""
+        return no_rules
+
+    @property
+    def shorter(self) -> str:
+        return ""
+
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work(forwards=1, backwards=1)
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        return [[*predictions]]
+
+    def explain(self, prediction: Prediction) -> Scores:
+        return self.explain_together([prediction])[0]
+
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
+        run = clean_gradients(predictions, self.measure, self.rules)
+        self.check_run(run)
+        rows = zip(predictions, run.values.tolist(), run.gradients, strict=True)
+        return [self.scores(prediction, value, gradient[: len(prediction)]) for prediction, value, gradient in rows]
+
+    @abstractmethod
+    def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+        """Return the value that is differentiated."""
+
+    def check_run(self, run: CleanGradients) -> None:
+        """Refuse a run whose hooks were not reached."""
+
+    @abstractmethod
+    def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:
+        """Make scores of the gradient."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

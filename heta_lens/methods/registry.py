@@ -1,16 +1,19 @@
 """Methods and presets by name: HETA, rival methods, and methods of further packages."""
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
 from heta_lens._util.presets import PRESETS, as_preset, method_and_options
 from heta_lens._util.python import warn
-from heta_lens.methods.base import Method, as_method
+from heta_lens.attribution import Attribution
+from heta_lens.methods.base import Method, Scores, Work
+from heta_lens.methods.results import checked_scores
 from heta_lens.prediction.prediction import Prediction
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
@@ -72,6 +75,42 @@ ALIASES = {
 """Short names, which can be looked up but are not listed."""
 
 
+# --------------------------------------------------------------------------------------------------- function as method
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FunctionMethod(Method):
+    """A function as a method: without options, at an unknown cost, and signed if a score is below 0."""
+
+    family: ClassVar = "function"
+    cost: ClassVar = "not known"
+    signed: ClassVar = False
+    function: ClassVar[Callable[[Prediction], Any]]
+
+    def explained(self, predictions: Sequence[Prediction], groups: int = 1) -> list[Attribution]:
+        results = super().explained(predictions, groups)
+        return [replace(result, signed=bool((result.scores < 0).any())) for result in results]
+
+    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+        return Work()
+
+    def explain(self, prediction: Prediction) -> Scores:
+        scores = type(self).function(prediction)
+        return scores if isinstance(scores, Scores) else Scores(checked_scores(self.name, scores, prediction))
+
+
+def as_method(method: Any, name: str = "") -> type[Method]:
+    """Return a method's class unchanged, or a class that wraps a function, under the function's name by default."""
+    if isinstance(method, type) and issubclass(method, Method):
+        if name and getattr(method, "name", name) != name:
+            raise ValueError(f"it is registered as {name!r}, but its class has the name {method.name!r}")
+        return method
+    if isinstance(method, type) or not callable(method):
+        raise TypeError(f"{brief(method)} is neither a heta_lens.Method nor a function (prediction) -> scores")
+    name = name or getattr(method, "__name__", type(method).__name__)
+    names = {"name": name, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
+    return type(name, (FunctionMethod,), names)
+
+
+# ------------------------------------------------------------------------------------------------------------ registry
 class MethodRegistry(Mapping[str, type[Method]]):
     """Method classes by name, imported on lookup; listing the names imports nothing.
 

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import AtLeast
-from heta_lens.methods.base import CleanGradient, Scores, WithMask
+from heta_lens.methods.base import Scores, WithMask
+from heta_lens.methods.gradients import CleanGradient
 from heta_lens.model.adapter import Masking, ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
 from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms

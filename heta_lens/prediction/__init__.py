@@ -1,7 +1,7 @@
 """Checked predictions of a live model, and the runs behind explanations.
 
 Read `prediction` first: a `Prediction` is made from a cache (`spans_and_batches` makes several), with the target of
-`target`; `cache` reads the cache and checks it against the model. `rerun` runs a prompt with changed states. `masking`,
-`coalitions` and `patching` change runs, `gradients` differentiates runs, `generation` continues texts, and `chat`
-writes messages as prompts.
+`target`. A `prompt` is tokens that were checked against their `cache`, and `rerun` runs it with changed states.
+`masking`, `coalitions` and `patching` change runs, `gradients` differentiates runs, `generation` continues texts, and
+`chat` writes messages as prompts.
 """

@@ -10,8 +10,8 @@ from heta_lens import METHODS
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.methods.base import as_method
 from heta_lens.methods.cost import within_budget
+from heta_lens.methods.registry import as_method
 from heta_lens.prediction.prediction import Prediction
 
 SCALED = [name for name, kind in METHODS.items() if kind.scaled_by and name != "sea_cot"]

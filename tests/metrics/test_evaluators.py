@@ -14,7 +14,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures
 from heta_lens.evaluation.prompt_evaluation import ask, explained
-from heta_lens.methods.base import Scores, make_attribution
+from heta_lens.methods.results import Scores, make_attribution
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer, variation
 from heta_lens.metrics.metric_case import MetricCache

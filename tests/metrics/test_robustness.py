@@ -12,8 +12,8 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, plain_log_probs, predict, relative
 from helpers.evaluating import MODEL, ONE_EACH, TARGET, N, double, prediction_of
 from heta_lens import Heta
-from heta_lens.methods.base import Scores, make_attribution
 from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.methods.results import Scores, make_attribution
 from heta_lens.metrics import (
     Setting,
     cascade,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from math import nan
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from einops import einsum, rearrange
@@ -59,6 +59,12 @@ class Energy(NamedTuple):
     missed: float
     kept: float
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """The part of H that the low rank misses, ``‖H - H_k‖_F``, and its share of ``‖H‖_F``."""
+        whole = self.missed + self.kept
+        return {"tail_energy": self.missed**0.5, "tail_energy_share": (self.missed / whole) ** 0.5 if whole else 0.0}
+
 
 @dataclass(frozen=True)
 class Curvature(Samples):
@@ -68,6 +74,7 @@ class Curvature(Samples):
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
     energy: Energy | None = None  # of a low rank
     cross_talk: Float[Tensor, "pos"] | None = None  # taken out of S, where tokens shared HVPs
+    unsure: int | None = None  # how many tokens the probes did not suffice for, where a tolerance was asked for
 
     @classmethod
     def of(cls, readings: Sequence[Readings], pairs: Pairs | None = None) -> "Curvature":
@@ -94,10 +101,8 @@ class Task:
     precise: frozenset[int] = frozenset()  # positions to be probed alone, where cross-talk hides a small curvature
 
 
-def estimated_curvature(
-    estimator: "Estimator", tasks: Sequence[Task], parts: Parts, balance: Balance
-) -> tuple[Curvature, dict[str, Any]]:
-    """Estimate S, averaged over the windows that score a token, with what is known of the estimate."""
+def estimated_curvature(estimator: "Estimator", tasks: Sequence[Task], parts: Parts, balance: Balance) -> Curvature:
+    """Estimate S, averaged over the windows that score a token."""
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         return estimate_until_sure(estimator, tasks, parts, balance)
     values, taken, energies, pairs = [], [], [], None
@@ -110,8 +115,9 @@ def estimated_curvature(
         pairs = found.pairs  # which do not go with several windows
     spans, length = [task.window.scored for task in tasks], len(parts.gate)
     samples, cross_talk = Samples.even(averaged(values, spans, length)), averaged(taken, spans, length)
-    facts = {**tail_energy(energies), "cross_talk": cross_talk if cross_talk.any() else None}
-    return Curvature(samples.values, samples.counts, pairs=pairs), facts
+    energy = Energy(*map(sum, zip(*energies, strict=True))) if energies else None
+    taken_out = cross_talk if cross_talk.any() else None
+    return Curvature(samples.values, samples.counts, pairs=pairs, energy=energy, cross_talk=taken_out)
 
 
 # ----------------------------------------------------------------------------------------------------------- estimators
@@ -417,22 +423,11 @@ def low_rank(
     return replace(kept, missed_squared=float(missed.square().sum((1, 2)).mean()))
 
 
-def tail_energy(energies: Sequence[Energy]) -> dict[str, float]:
-    """Return the part of H that low ranks miss, over all windows: ``‖H - H_k‖_F``, and its share of ``‖H‖_F``."""
-    if not energies:
-        return {}
-    missed = sum(energy.missed for energy in energies)
-    whole = missed + sum(energy.kept for energy in energies)
-    return {"tail_energy": missed**0.5, "tail_energy_share": (missed / whole) ** 0.5 if whole else 0.0}
-
-
 # ------------------------------------------------------------------------------------------------------------ stopping
 LEAST = 3  # probes from which a standard error is estimated
 
 
-def estimate_until_sure(
-    estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance
-) -> tuple[Curvature, dict[str, Any]]:
+def estimate_until_sure(estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance) -> Curvature:
     """Probe every token as often as its score needs; the windows score every token once."""
     assert estimator.tolerance is not None
     readings = [Readings.of_own(parts.gate.new_empty(0))] * len(parts.gate)
@@ -451,7 +446,7 @@ def estimate_until_sure(
                 for position, more in zip(probes, estimator.estimate(task, probes).readings, strict=True):
                     readings[position] = Readings(*map(torch.cat, zip(readings[position], more, strict=True)))
     unsure = parts.half_widths(balance) > estimator.tolerance * parts.score(balance).abs().max()
-    return samples, {"probes": have, "unsure": int(unsure.sum()), "cross_talk": samples.cross_talk}
+    return replace(samples, unsure=int(unsure.sum()))
 
 
 def probes_wanted(parts: Parts, balance: Balance, tolerance: float | int, most: int) -> Int[Tensor, "pos"]:

@@ -1,6 +1,6 @@
 """Diagnostics of a score: its parts, and its distance from the effects of masking."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any, Literal
 
@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.target_kinds import kind_of
-from heta_lens.diagnostics import term_shares
+from heta_lens.diagnostics import Diagnostics, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
+from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts, divisor
 from heta_lens.model.adapter import Mask
@@ -61,32 +62,47 @@ IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "
 
 
 def score_facts(
-    options: HetaOptions, prediction: Prediction, parts: Parts, masked: MaskedEffects | None, whole_drop: float
-) -> dict[str, Any]:
+    options: HetaOptions,
+    prediction: Prediction,
+    parts: Parts,
+    curvature: Curvature | None,
+    masked: MaskedEffects | None,
+    whole_drop: float,
+    gate_facts: Mapping[str, Any],
+) -> Diagnostics:
     """Return the diagnostics of a score: its parts, and its distance from the effects of masking."""
     score, balance = parts.score(options.balance), options.balance
     for name, part in parts.values.items():
         prediction.check_finite(name, part)
-    titled = IN_TITLE - options.without_effect.keys()
-    facts: dict[str, Any] = {
-        "standard_errors": parts.standard_errors(balance),
-        "probes": options.probes,
-        "chosen": {name: value for name, value in options.chosen.items() if name in titled},
-        "additivity_gap": abs(float(score.sum()) - whole_drop),
-        "note": "; ".join(_notes(options, prediction, parts)) or None,
-    }
-    if options.combine == "geometric":
-        facts["parts_correlation"] = parts.rank_correlation
-    else:
-        facts |= {"share": term_shares(parts.terms(balance)), "balanced": parts.score("sum")}
+    titled, product = IN_TITLE - options.without_effect.keys(), options.combine == "geometric"
+    errors, own = parts.standard_errors(balance), {**gate_facts}
     if masked is not None and parts.information is not None:
-        facts["drop"], gain = masked.drop, masked.drop.clamp(min=0)  # the paper's bound on the information
-        if options.combine == "sum":
+        own["drop"], gain = masked.drop, masked.drop.clamp(min=0)  # the paper's bound on the information
+        if not product:
             change = (gain - parts.information) / divisor(parts.information, balance)
-            facts["envelope"] = score + parts.gate * parts.gamma * change
+            own["envelope"] = score + parts.gate * parts.gamma * change
         if options.kl == "orig_masked":
-            facts["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
-    return facts
+            own["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
+    probes: int | Tensor = options.probes
+    if curvature is not None:
+        if curvature.pairs is not None:
+            errors["interactions"] = curvature.pairs.standard_errors
+        if curvature.energy is not None:
+            own |= curvature.energy.facts
+        if curvature.unsure is not None:
+            probes, own["unsure"] = curvature.counts, curvature.unsure
+    return Diagnostics(
+        standard_errors=errors,
+        probes=probes,
+        chosen={name: value for name, value in options.chosen.items() if name in titled},
+        additivity_gap=abs(float(score.sum()) - whole_drop),
+        note="; ".join(_notes(options, prediction, parts)) or None,
+        parts_correlation=parts.rank_correlation if product else None,
+        share=None if product else term_shares(parts.terms(balance)),
+        balanced=None if product else parts.score("sum"),
+        cross_talk=None if curvature is None else curvature.cross_talk,
+        of_method=own,
+    )
 
 
 def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterator[str]:

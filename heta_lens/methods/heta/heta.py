@@ -20,6 +20,7 @@ from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names
 from heta_lens._util.python import warn
 from heta_lens._util.work import Work, counting, step
+from heta_lens.diagnostics import Cost
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
@@ -149,17 +150,16 @@ class Heta(HetaOptions, Method):
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
-        cost = shared.cost()
-        facts: dict[str, Any] = {"checks": checks}
-        if len(predictions) > 1:
-            facts |= {"forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)}
+        cost, together = shared.cost(), len(predictions) > 1
+        by = {"forwards_shared": cost["forwards"], "forwards_shared_by": len(predictions)} if together else {}
         results = []
         for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
             with step() as own:
                 result = _scored(self, prediction, own_windows, masked, drop)
             whole_cost = Counter(cost)
             whole_cost.update(own.cost())
-            results.append(replace(result, diagnostics={**result.diagnostics, **whole_cost, **facts}))
+            facts = replace(result.facts, cost=Cost(**whole_cost, **by), checks=checks)
+            results.append(replace(result, diagnostics=facts))
         if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
             warn(
                 f"probes={self.probes} were too few for {unsure} of {sum(map(len, predictions))} scores to be within "
@@ -180,18 +180,15 @@ def _scored(
     if masked is not None and method.information == "target":  # whose sign only a product keeps
         information = masked.drop if method.directed else masked.drop.abs()
     mass, gate_facts = gate_of(method, prediction, windows)
-    parts, probing, pairs = Parts(mass, None, information, *method.weights, method.combine), dict[str, Any](), None
+    parts, curvature = Parts(mass, None, information, *method.weights, method.combine), None
     if method.estimator is not None:
         at_once = product_batches(method, windows)
         tasks = [Task(window, at_once, parts.where_curvature_decides) for window in windows]
-        curvature, probing = estimated_curvature(method.estimator, tasks, parts, method.balance)
-        parts, pairs = replace(parts, curvature=curvature), curvature.pairs
-    score = parts.score(method.balance)
-    facts = {**gate_facts, **score_facts(method, prediction, parts, masked, drop), **probing}
-    interactions = None
-    if pairs is not None:
-        interactions, facts["standard_errors"]["interactions"] = pairs
-    return Scores(score, facts, parts.values, interactions)
+        curvature = estimated_curvature(method.estimator, tasks, parts, method.balance)
+        parts = replace(parts, curvature=curvature)
+    facts = score_facts(method, prediction, parts, curvature, masked, drop, gate_facts)
+    interactions = None if curvature is None or curvature.pairs is None else curvature.pairs.sizes
+    return Scores(parts.score(method.balance), facts, parts.values, interactions)
 
 
 def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
