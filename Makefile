@@ -84,7 +84,7 @@ real-models: .venv/tl3/ready  ## fetch SmolLM2-135M-Instruct and Gemma 3 270M, a
 	$(TL3)/python -m benchmarks.real_models
 
 table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-speed (up to hours; resumes)
-	PYTHONPATH=tests $(TL3)/python -m benchmarks $*
+	$(TL3)/python -m benchmarks $*
 
 table-peers: .venv/oracles/ready
 

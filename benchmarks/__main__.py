@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.pages import PAGES
 
-MODULES = {"demo_model": "demo_answers", "real": "results"}
+MODULES = {"real": "results"}
 
 
 def main(

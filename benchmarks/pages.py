@@ -5,7 +5,7 @@ A measurement writes its tables with `write`. `python -m benchmarks.pages` write
 
 import csv
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from PIL import Image
 
-from heta_lens.evaluation.statistics import Bounds, Estimate, estimate
+from heta_lens.evaluation.statistics import Estimate
 
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
 IN_DOCS = "results"
-BESIDE = "coverage demo_model groups growth memory peers precision probes real speed startup throughput"
+BESIDE = "coverage growth memory peers probes real speed startup throughput"
 PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
     name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()
 }
@@ -36,38 +36,9 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def average(
-    values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None = None, digits: int = 2
-) -> str:
-    """Return a mean with its 95 % interval over clusters; equal values have no interval."""
-    if len(set(values)) == 1:
-        return f"{values[0]:.{digits}f}"
-    return _with_interval(values, clusters, bounds, f".{digits}f")
-
-
-def proportion(hits: Sequence[float], clusters: Sequence[Hashable], digits: int = 0) -> str:
-    """Return a share with its 95 % interval over clusters, or a dash without values."""
-    return _with_interval(hits, clusters, (0, 1), f".{digits}%") if len(hits) else "–"
-
-
-def _with_interval(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None, form: str) -> str:
-    mean = estimate([float(value) for value in values], clusters, bounds=bounds)
-    value, low, high = (f"{number:{form}}" for number in (mean.value, mean.low, mean.high))
-    return f"{value} [{low}, {high}]" if isfinite(mean.low) and isfinite(mean.high) else value
-
-
 def written(one: Estimate, sign: str = "") -> str:
     value, low, high = (f"{number:{sign}.2f}" for number in (one.value, one.low, one.high))
     return f"{value} [{low}, {high}]" if isfinite(one.low) and isfinite(one.high) else value
-
-
-def intervals_over(groups: Iterable[Iterable[Hashable]], clusters: str = "templates") -> str:
-    """Return a sentence about the intervals of a table, given the clusters of each row."""
-    counts = sorted({len(set(group)) for group in groups})
-    if not counts:
-        return ""
-    shown = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
-    return f"95 % intervals over {shown} {clusters}; none for means of equal values, or of too few to tell."
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -91,7 +62,7 @@ class Table:
         return (f"{self.note}\n\n" if self.note else "") + markdown(self.columns, self.rows)
 
 
-def write(name: str, tables: Iterable[Table], level: int = 2) -> None:
+def write(name: str, tables: Iterable[Table]) -> None:
     """Write the tables of a page below the headings of their titles, and the CSV files."""
     page = PAGES[name]
     text = page.read_text(encoding="utf-8") if page.exists() else ""
@@ -99,18 +70,18 @@ def write(name: str, tables: Iterable[Table], level: int = 2) -> None:
         if table.missing:
             print(f"{page.name}: {table.title!r} stays, {table.missing} of its outcomes are missing")  # noqa: T201
         else:
-            text = put(text, table.title, table.text, level)
+            text = put(text, table.title, table.text)
     page.write_text(text, encoding="utf-8")
     save(name)
 
 
-def put(page: str, title: str, body: str, level: int = 2) -> str:
+def put(page: str, title: str, body: str) -> str:
     """Return a page with a new text below a heading (added at the end if absent), or in place of the table if
     untitled.
     """
     if not title:
         return f"{page[: page.index('| ')]}{body}\n"
-    heading = f"{'#' * level} {title}"
+    heading = f"## {title}"
     before, _, after = f"\n{page}".partition(f"\n{heading}\n")
     rest = re.search(r"^#+ ", after, re.MULTILINE)
     following = after[rest.start() :] if rest else ""

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import captum
 import captum.attr
@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.models import MODELS, SMOLLM2, STORIES3M, available, prompt
+from benchmarks.models import SMOLLM2, TEXT
 from benchmarks.pages import Table, number
 from benchmarks.peers_worker import Ran, Side, peak
 from benchmarks.reference import naive_curvature, naive_information
@@ -52,16 +52,7 @@ ATTENTIONS = "sdpa", "eager"  # implementations of attention by transformers; ou
 UNKNOWN = 0  # the token that inseq puts in the place of others
 
 
-class Amount(NamedTuple):
-    """The tokens of the prompt, the steps of integrated gradients, and the samples of LIME and KernelSHAP."""
-
-    tokens: int
-    steps: int
-    lime: int
-    shap: int
-
-
-AMOUNTS = {"stories3M": Amount(67, 50, 200, 500), "demo": Amount(67, 50, 200, 500), "SmolLM2": Amount(43, 20, 50, 100)}
+TOKENS, STEPS, LIME, SHAP = 43, 20, 50, 100  # of the prompt, integrated gradients; samples of LIME and KernelSHAP
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,70 +168,65 @@ def perturbed(make: Callable[[Embedded], Any], options: dict[str, Any], g: Embed
     return make(g).attribute(g.embeddings, **given)[0, :, 0]
 
 
-def by_captum(asked: Asked, amount: Amount) -> list[Work]:
+def by_captum(asked: Asked) -> list[Work]:
     def peer(explain: Callable[[Embedded, int], Tensor]) -> Side:
         g = Embedded(asked)
         return Side.of(partial(explain, g), lambda: g.rows)
 
     ablation = partial(perturbed, captum.attr.FeatureAblation, {"baselines": 0.0})
     ridge = partial(captum.attr.Lime, interpretable_model=SkLearnRidge(alpha=1.0))
-    lime = partial(perturbed, ridge, {"n_samples": amount.lime})
-    kernel_shap = partial(perturbed, captum.attr.KernelShap, {"n_samples": amount.shap})
+    lime = partial(perturbed, ridge, {"n_samples": LIME})
+    kernel_shap = partial(perturbed, captum.attr.KernelShap, {"n_samples": SHAP})
     return [
         Work(
-            f"integrated gradients, {amount.steps} steps",
-            peer(partial(integrated_gradients, amount.steps)),
+            f"integrated gradients, {STEPS} steps",
+            peer(partial(integrated_gradients, STEPS)),
             "integrated_gradients",
-            {"steps": amount.steps, "mask": "zero"},
+            {"steps": STEPS, "mask": "zero"},
             True,
         ),
         Work("leave one out", peer(ablation), "leave_one_out", {"effect": "log_prob"}, True),
-        Work(f"LIME, {amount.lime} samples", peer(lime), "lime", {"samples": amount.lime}, False),
+        Work(f"LIME, {LIME} samples", peer(lime), "lime", {"samples": LIME}, False),
         Work(
-            f"KernelSHAP, {amount.shap} samples", peer(kernel_shap), "kernel_shap", {"samples": amount.shap - 2}, False
+            f"KernelSHAP, {SHAP} samples", peer(kernel_shap), "kernel_shap", {"samples": SHAP - 2}, False
         ),  # and both ends
     ]
 
 
-def naive_implementation(asked: Asked, gate: Tensor, probes: int = PROBES, seed: int = 0) -> Side:
+def naive_implementation(asked: Asked, gate: Tensor) -> Side:
     """Return equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
     n = asked.ids.shape[1]
 
     def explain(_: int) -> Tensor:
-        curvature = naive_curvature(asked.model, asked.ids, asked.target, range(n), probes, seed)
+        curvature = naive_curvature(asked.model, asked.ids, asked.target, range(n), PROBES, 0)
         return gate * (curvature + naive_information(asked.model, asked.ids, range(n))) / 2
 
     return Side.of(explain, partial(next, count(step=n + 2)))
 
 
-def by_hand(asked: Asked) -> list[Work]:
+def by_hand(asked: Asked) -> Work:
     """Return the work of the naive implementation, with the gate of heta_lens, which needs no run."""
     gate = heta_lens.attribute(asked.cache, asked.target, tokens=asked.ids, variant="transition_only").scores
-    loop, few = naive_implementation(asked, gate), {"probes": PROBES}
-    return [
-        Work(f"HETA, {PROBES} probes", loop, "heta", few, False, batches=(1,)),
-        Work(
-            f"HETA, {PROBES} probes, groups=None", loop, "heta", {"probes": PROBES, "groups": None}, True, batches=(1,)
-        ),
-    ]
+    loop = naive_implementation(asked, gate)
+    return Work(f"HETA, {PROBES} probes", loop, "heta", {"probes": PROBES}, False, batches=(1,))
 
 
 # --------------------------------------------------------------------------------------- peers of another environment
 @contextmanager
-def elsewhere(model: Path, asked: Asked, steps: int) -> Iterator[list[Work]]:
-    """Yield the work of peers, who have loaded the model of this folder and wait."""
+def elsewhere(asked: Asked) -> Iterator[list[Work]]:
+    """Yield the work of peers, who have loaded SmolLM2 and wait."""
     ids, begins = asked.ids[0].tolist(), int(asked.begins)
     text = asked.model.tokenizer.decode(ids[begins:])
     spans = sentences(text)
     if len(spans) < 2:
         raise ValueError(f"context-cite needs a prompt of two sentences or more, not {text!r}: choose a longer one")
     given = {
-        "model": str(model),
+        "model": str(SMOLLM2),
         "ids": ids,
         "target": asked.target,
         "text": text,
         "answer": asked.model.tokenizer.decode([*ids[begins:], asked.target])[len(text) :],
-        "steps": steps,
+        "steps": STEPS,
         "sources": [text[start:stop] for start, stop in spans[:-1]],
         "query": text[spans[-1][0] :],
     }
@@ -251,13 +237,13 @@ def elsewhere(model: Path, asked: Asked, steps: int) -> Iterator[list[Work]]:
         def peer(name: str, attention: str) -> Side:
             return stack.enter_context(worker(name, given | {"attention": attention}))
 
-        integrated = {"steps": steps, "mask": UNKNOWN, "keep_bos": False}
+        integrated = {"steps": STEPS, "mask": UNKNOWN, "keep_bos": False}
         masked = {"effect": "log_prob", "mask": UNKNOWN}
         cited = {"query": (query,), "held_out": 0}
         works = [Work("lxt: AttnLRP, eager", peer("attn_lrp", "eager"), "attn_lrp", {}, True, batches=(1,))]
         for how in ATTENTIONS:
             gradients, occlusion = peer("integrated_gradients", how), peer("occlusion", how)
-            title = f"inseq: integrated gradients, {steps} steps, {how}"
+            title = f"inseq: integrated gradients, {STEPS} steps, {how}"
             works += [
                 Work(title, gradients, "integrated_gradients", integrated, True),
                 Work(
@@ -319,16 +305,12 @@ def versions_elsewhere() -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------------ the page
 def write() -> None:
-    for name in available(["SmolLM2", "stories3M", "demo"]):
-        title, asked = f"captum, and the naive implementation of HETA, {name}", asked_of(name)
-        works = by_captum(asked, AMOUNTS[name]) + by_hand(asked)[: 1 if name == "SmolLM2" else None]
-        pages.write("peers", [table(title, asked, works, HERE)])
-    for name, folder in {"SmolLM2": SMOLLM2, "stories3M": STORIES3M}.items():
-        if available([name]) and PYTHON.exists():
-            asked = asked_of(name)
-            with elsewhere(folder, asked, AMOUNTS[name].steps) as works:
-                made = table(f"inseq, lxt and context-cite, {name}", asked, works, versions_elsewhere())
-            pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked, folder)}")])
+    asked = asked_of_smollm2()
+    works = [*by_captum(asked), by_hand(asked)]
+    pages.write("peers", [table("captum, and the naive implementation of HETA, SmolLM2", asked, works, HERE)])
+    with elsewhere(asked) as works:
+        made = table("inseq, lxt and context-cite, SmolLM2", asked, works, versions_elsewhere())
+    pages.write("peers", [replace(made, note=f"{made.note} {models_alone(asked)}")])
     picture()
 
 
@@ -354,9 +336,9 @@ def picture() -> None:
     plt.close(figure)
 
 
-def models_alone(asked: Asked, folder: Path) -> str:
+def models_alone(asked: Asked) -> str:
     """Return the seconds of a gradient by the models alone."""
-    theirs, inputs = AutoModelForCausalLM.from_pretrained(folder).eval(), asked.cache[EMBED]
+    theirs, inputs = AutoModelForCausalLM.from_pretrained(SMOLLM2).eval(), asked.cache[EMBED]
     runs = {
         type(theirs).__name__: lambda states: theirs(inputs_embeds=states).logits,
         type(asked.model).__name__: lambda states: asked.model.run_with_hooks(
@@ -380,12 +362,9 @@ def models_alone(asked: Asked, folder: Path) -> str:
     return f"A gradient of {COPIES} copies of the prompt, by the models alone: {', '.join(medians)}."
 
 
-def asked_of(name: str) -> Asked:
-    model = MODELS[name]()
-    ids = prompt(name, model, AMOUNTS[name].tokens)
-    if name == "SmolLM2":  # whose own tokenizer begins no text
-        ids = prompt(name, model, AMOUNTS[name].tokens + 1)[:, 1:]
-    return Asked.of(model, ids)
+def asked_of_smollm2() -> Asked:
+    model = heta_lens.load_model(SMOLLM2)
+    return Asked.of(model, model.to_tokens(TEXT)[:, 1 : TOKENS + 1])  # whose own tokenizer begins no text
 
 
 def table(title: str, asked: Asked, works: list[Work], peers: dict[str, str]) -> Table:

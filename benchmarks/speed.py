@@ -8,7 +8,6 @@ token of the group; both costs are interpolated over the number of positions tha
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
 from benchmarks import pages
-from benchmarks.models import MODELS, SEED, available, counted_flops, predicted, prompt
+from benchmarks.models import SEED, SIZES, predicted, random_model, random_tokens
 from benchmarks.pages import Table, number
 from benchmarks.reference import block_curvature, gradient_graph, naive_information
 from heta_lens._util.numerics import DIVERGENCES
@@ -34,7 +33,6 @@ from heta_lens.model.batching import MASKED, Batches, per_product
 from heta_lens.prediction.masking import masked_effects
 
 LENGTHS = [32, 128, 512]
-SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the shortest context alone
 
 
 class Plan(NamedTuple):
@@ -48,10 +46,8 @@ class Plan(NamedTuple):
     groups: int | None
 
 
-def plan_of(n: int, parameters: int) -> Plan:
-    if n > LENGTHS[0]:
-        return Plan(10, 2, 4)
-    return Plan(10, None, None) if parameters < SMALL else Plan(10, 4, 6)
+def plan_of(n: int) -> Plan:
+    return Plan(10, 2, 4) if n > LENGTHS[0] else Plan(10, 4, 6)
 
 
 class Case(NamedTuple):
@@ -231,7 +227,9 @@ def counted(run: Callable[[Read], Any]) -> Any:
 @torch.no_grad()
 def forward_flops(case: Case) -> float:
     """Return the FLOPs of one clean run of the whole prompt, every position unembedded."""
-    return counted_flops(partial(case.model, case.ids))
+    with FlopCounterMode(display=False) as counter:
+        case.model(case.ids)
+    return float(counter.get_total_flops())
 
 
 def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
@@ -371,16 +369,14 @@ WAIT_NOTE = f"The model is {WAITED}: 8 layers of width 512, random weights. ~ is
 
 
 def run(*models: str) -> None:
-    for name in models or available([*MODELS]):
-        pages.write("speed", measured(name, LENGTHS))
+    for name in models or SIZES:
+        pages.write("speed", measured(name, random_model(SIZES[name]), LENGTHS))
 
 
-def measured(name: str, lengths: Sequence[int]) -> Iterator[Table]:
-    model = MODELS[name]()
-    parameters = sum(weights.numel() for weights in model.parameters())
+def measured(name: str, model: Any, lengths: Sequence[int]) -> Iterator[Table]:
     rows, waits = list[list[str]](), list[list[str]]()
     for n in track([n for n in lengths if n <= model.cfg.n_ctx], name):
-        case = Case.of(model, prompt(name, model, n), plan_of(n, parameters))
+        case = Case.of(model, random_tokens(model, n), plan_of(n))
         part_costs = costs(case, REPEATS)
         rows += cost_rows(case, part_costs)
         waits.append(wait_row(case, part_costs))

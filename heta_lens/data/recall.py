@@ -106,8 +106,8 @@ SHAPES = (*FACTS, *SENTENCE_LOCATIONS, *FILLERS, *QUESTIONS[1], *QUESTIONS[2], C
 """Shapes of the sentences that the demo model was trained on."""
 
 # More shapes in words that the demo model knows. The model was not trained on these shapes, but answers as well as on
-# its own: every shape was chosen by the answers on the dev split (``benchmarks/DEMO_MODEL.md`` has the answers on the
-# test split). A story has a single wording, so templates share no wording of a fact or question, and are independent.
+# its own: every shape was chosen by the answers on the dev split. A story has a single wording, so templates share no
+# wording of a fact or question, and are independent.
 with Path(__file__).with_name("recall_wordings.csv").open(encoding="utf-8", newline="") as file:
     WORDINGS = tuple(csv.DictReader(file))
 """Shapes of a fact, a location, a question for the place or the room, and a claim, by these names."""

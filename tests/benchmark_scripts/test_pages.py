@@ -1,4 +1,4 @@
-"""Tables come from CSV files, intervals are over clusters, and an interrupted measurement resumes."""
+"""Tables come from CSV files, and an interrupted measurement resumes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks import pages
 from benchmarks.outcomes import Outcomes
-from benchmarks.pages import Table, average, proportion
-from heta_lens.evaluation.statistics import estimate
+from benchmarks.pages import Table
 
 
 @pytest.mark.parametrize("name", pages.PAGES)
@@ -42,20 +41,6 @@ def test_a_table_is_written_below_its_heading_and_into_a_csv_file(page: Path) ->
     assert file.read_text() == 'a,b|c,"b|c, low","b|c, high"\nx,1.00,0.50,1.50\ny,2.00,,\n'
     file.write_text(file.read_text().replace("0.50", "0.75"))
     assert "1.00 [0.75, 1.50]" in pages.from_csv("page")
-
-
-def test_intervals_are_over_clusters() -> None:
-    """Forty prompts of four templates that differ: as prompts they would be ten times as many as they are."""
-    values = [float(template) for template in range(4) for _ in range(10)]
-    templates = [template for template in range(4) for _ in range(10)]
-    told = estimate(values, templates)
-    assert average(values, templates) == f"{told.value:.2f} [{told.low:.2f}, {told.high:.2f}]"
-    hits = [value > 1 for value in values]
-    assert proportion(hits, templates).startswith("50% [")
-    assert proportion(hits, templates) != proportion(hits, [*range(40)])
-    assert proportion([], []) == "–"
-    assert average([1.0] * 40, templates, (0, 1)) == "1.00"  # of a method beside itself
-    assert proportion([1.0] * 40, templates).startswith("100% [")
 
 
 def test_an_interrupted_measurement_resumes(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Other libraries do the same work as we do, where they should."""
 
-import gc
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,16 +8,15 @@ import pytest
 import torch
 
 import heta_lens
-from benchmarks.models import MODELS, STORIES3M, prompt
+from benchmarks.models import SMOLLM2
 from benchmarks.peers import (
-    AMOUNTS,
     COLUMNS,
     PYTHON,
     Asked,
     Work,
+    asked_of_smollm2,
     between_seeds,
     by_captum,
-    by_hand,
     elsewhere,
     ours,
     row,
@@ -28,8 +25,6 @@ from benchmarks.peers_worker import Ran, Side
 from helpers import zoo
 from helpers.asking import relative
 from heta_lens._util.python import quietly
-
-AMOUNT = AMOUNTS["demo"]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +36,8 @@ def asked() -> Asked:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_exact_methods_find_the_same_scores(asked: Asked) -> None:
-    exact = [work for work in by_captum(asked, AMOUNT) + by_hand(asked) if work.exact]
-    assert {work.method for work in exact} == {"integrated_gradients", "leave_one_out", "heta"}
+    exact = [work for work in by_captum(asked) if work.exact]
+    assert {work.method for work in exact} == {"integrated_gradients", "leave_one_out"}
     for work in exact:
         assert relative(ours(asked, work).run(1).scores, work.peer.run(4).scores) < 1e-4, work.title
 
@@ -50,7 +45,7 @@ def test_exact_methods_find_the_same_scores(asked: Asked) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_row_says_what_both_took(asked: Asked) -> None:
-    (work,) = (work for work in by_captum(asked, AMOUNT) if work.method == "leave_one_out")
+    (work,) = (work for work in by_captum(asked) if work.method == "leave_one_out")
     cells = dict(zip(COLUMNS, row(asked, work, 1), strict=True))
     assert (cells["peer, forwards"], cells["ours, forwards"]) == ("8", "10")  # ours checks more
     assert float(cells["ρ"]) == 1 and cells["work"] == "leave one out"
@@ -81,14 +76,10 @@ def test_only_methods_that_draw_are_compared_with_themselves(asked: Asked) -> No
 
 @pytest.fixture(scope="module")
 def works() -> Iterator[tuple[Asked, list[Work]]]:
-    if not (STORIES3M.is_dir() and PYTHON.exists() and zoo.HAS_HOOKED):
-        pytest.skip("needs the stories3M model, HookedTransformer, and `make .venv/oracles/ready`")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # HookedTransformer's name, and a file that their loader leaves open
-        model = MODELS["stories3M"]()
-        gc.collect()
-    asked = Asked.of(model, prompt("stories3M", model, 40))
-    with elsewhere(STORIES3M, asked, 50) as works:
+    if not (SMOLLM2.is_dir() and PYTHON.exists()):
+        pytest.skip("needs `make real-models` and `make .venv/oracles/ready`")
+    asked = asked_of_smollm2()
+    with elsewhere(asked) as works:
         yield asked, works
 
 

@@ -85,7 +85,7 @@ def share(model: Any, asked: list[Story]) -> float:
 )
 @pytest.mark.usefixtures("unchecked")
 def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
-    """As promised, but for what so few prompts may miss by chance; the benchmark has the figures."""
+    """As promised in benchmarks/DEMO_MODEL.md, but for what so few prompts may miss by chance."""
     asked = told(150, **knobs)
     may_miss = 3 * sqrt(promised * (1 - promised) / len(asked))
     model = heta_lens.load_demo_model()
