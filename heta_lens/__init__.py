@@ -9,7 +9,7 @@ from heta_lens._util.providers import provide
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
     from heta_lens._util.presets import PRESETS
-    from heta_lens.api import attribute, attribute_batch, attribute_span, estimate, estimate_batch, estimate_span
+    from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.evaluation.saved_scores import SavedScores, load_scores
@@ -55,9 +55,7 @@ __all__ = [
     "context_reliance",
     "data",
     "estimate",
-    "estimate_batch",
     "estimate_memory",
-    "estimate_span",
     "evaluation",
     "fit_at2",
     "fit_weights",
@@ -72,7 +70,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "api": ("attribute", "attribute_batch", "attribute_span", "estimate", "estimate_batch", "estimate_span"),
+    "api": ("attribute", "attribute_batch", "attribute_span", "estimate"),
     "attribution": ("Attribution",),
     "evaluation.runner": ("attribute_dataset",),
     "evaluation.saved_scores": ("SavedScores", "load_scores"),

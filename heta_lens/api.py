@@ -11,7 +11,7 @@ from heta_lens.methods.registry import MethodLike, method_of
 from heta_lens.model.lock import holding, one_at_a_time
 from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.spans_and_batches import about, batch_predictions, span_predictions
+from heta_lens.prediction.spans_and_batches import about, batch_predictions, prompts_in, span_predictions
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 
@@ -52,26 +52,6 @@ def attribute(
 
 
 @one_at_a_time("cache")
-def estimate(
-    cache: Any,
-    target: TargetLike = None,
-    *,
-    position: SupportsIndex | None = None,
-    tokens: Tokens = None,
-    memory: float | int | None = None,
-    method: MethodLike = "heta",
-    **options: Any,
-) -> Estimate:
-    """Estimate the cost of `attribute` with these arguments, and of cheaper options.
-
-    A few runs are timed. ``memory`` is the number of bytes to spare, by default half of the free memory; the proposed
-    options fit in this memory.
-    """
-    explain = method_of(method, options)
-    return estimated(explain, [Prediction.from_cache(cache, target, position=position, tokens=tokens)], memory)
-
-
-@one_at_a_time("cache")
 def attribute_span(
     cache: Any,
     start: SupportsIndex,
@@ -105,25 +85,6 @@ def attribute_span(
 
 
 @one_at_a_time("cache")
-def estimate_span(
-    cache: Any,
-    start: SupportsIndex,
-    stop: SupportsIndex | None = None,
-    *,
-    targets: TargetLike | list[TargetLike] = None,
-    through: Sequence[SupportsIndex] | None = None,
-    tokens: Tokens = None,
-    memory: float | int | None = None,
-    method: MethodLike = "heta",
-    **options: Any,
-) -> Estimate:
-    """Estimate the cost of `attribute_span` with these arguments, and of cheaper options, as `estimate` does."""
-    explain = method_of(method, options)
-    reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
-    return estimated(explain, [*reasoning, *answer], memory, together=True)
-
-
-@one_at_a_time("cache")
 def attribute_batch(
     cache: Any,
     targets: TargetLike | list[TargetLike] = None,
@@ -149,19 +110,34 @@ def attribute_batch(
 
 
 @one_at_a_time("cache")
-def estimate_batch(
+def estimate(
     cache: Any,
-    targets: TargetLike | list[TargetLike] = None,
+    target: TargetLike | list[TargetLike] = None,
     *,
-    positions: SupportsIndex | list[SupportsIndex | None] | None = None,
+    position: SupportsIndex | slice | list[SupportsIndex | None] | None = None,
+    through: Sequence[SupportsIndex] | None = None,
     tokens: Any = None,
     attention_mask: Any = None,
     memory: float | int | None = None,
     method: MethodLike = "heta",
     **options: Any,
 ) -> Estimate:
-    """Estimate the cost of `attribute_batch` with these arguments, and of cheaper options, as `estimate` does."""
+    """Estimate the cost of `attribute`, `attribute_span` or `attribute_batch`, and of cheaper options.
+
+    The arguments are those of `attribute`. ``position=slice(start, stop)`` asks for a span, all of its targets
+    together, and a cache of several prompts for a batch, with lists of targets and positions where prompts differ.
+
+    A few runs are timed. ``memory`` is the number of bytes to spare, by default half of the free memory; the proposed
+    options fit in this memory.
+    """
     explain = method_of(method, options)
-    return estimated(
-        explain, batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check), memory
-    )
+    if isinstance(position, slice):
+        reasoning, answer = span_predictions(cache, position.start, position.stop, target, through, tokens)
+        return estimated(explain, [*reasoning, *answer], memory, together=True)
+    if through is not None:
+        raise ValueError(f"through={through} follows a span: give its place too, position=slice(start, stop)")
+    if isinstance(target, list) or isinstance(position, list) or attention_mask is not None or prompts_in(cache) > 1:
+        predictions = batch_predictions(cache, target, position, tokens, attention_mask, explain.check)
+    else:
+        predictions = [Prediction.from_cache(cache, target, position=position, tokens=tokens)]
+    return estimated(explain, predictions, memory)

@@ -75,6 +75,12 @@ def batch_predictions(
     return prepared
 
 
+def prompts_in(cache: Any) -> int:
+    """Return the number of prompts in a cache."""
+    ModelAdapter.of(cache)  # refuses what is no cache
+    return len(Activations.of_each(cache))
+
+
 def span_of(cached: int, start: SupportsIndex, stop: SupportsIndex | None) -> range:
     """Return the positions to explain, counted from the front."""
     where, last = f"the span {start}:{'' if stop is None else stop}", cached if stop is None else stop

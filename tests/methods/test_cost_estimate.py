@@ -63,7 +63,7 @@ def test_a_span_is_foreseen_with_what_its_targets_share(build: Any, options: dic
     ids = zoo.prompt(model, N)
     cache = cache_of(model, ids)
     for where in ({}, {"through": (N - 5, N - 3)}):
-        expected = heta_lens.estimate_span(cache, N - 3, **where, tokens=ids, **options)
+        expected = heta_lens.estimate(cache, position=slice(N - 3, None), **where, tokens=ids, **options)
         took = cost_of(heta_lens.attribute_span(cache, N - 3, **where, tokens=ids, **options))
         assert {kind: getattr(expected, kind) for kind in took} == took
         targets = 5 if where else 3
@@ -79,12 +79,12 @@ def test_the_prompts_of_a_batch_are_added_up() -> None:
     mask[1, :8] = 0
     cache = model.run_with_cache(ids, attention_mask=mask)[1]
     for options in ({"method": "leave_one_out"}, {"probes": 2}, {"variant": "lr", "rank": 2, "probes": 2}):
-        expected = heta_lens.estimate_batch(cache, 7, tokens=ids, attention_mask=mask, **options)
+        expected = heta_lens.estimate(cache, 7, tokens=ids, attention_mask=mask, **options)
         found = heta_lens.attribute_batch(cache, 7, tokens=ids, attention_mask=mask, **options)
         took = [[each.diagnostics[kind] for kind in ("forwards", "backwards")] for each in found]
         assert [expected.forwards, expected.backwards] == [sum(kind) for kind in zip(*took, strict=True)]
         assert (expected.predictions, expected.tokens) == (2, N)
-    both = heta_lens.estimate_batch(cache, 7, tokens=ids, attention_mask=mask, method="leave_one_out")
+    both = heta_lens.estimate(cache, 7, tokens=ids, attention_mask=mask, method="leave_one_out")
     assert both.runs == N + (N - 8) ** 2 / N
 
 

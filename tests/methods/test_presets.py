@@ -43,8 +43,8 @@ def test_a_preset_is_accepted_wherever_a_method_is_named(name: str, tmp_path: Pa
     assert torch.equal(of_batch.scores, expected) and of_span.diagnostics["chosen"] == of_batch.diagnostics["chosen"]
     estimates = (
         heta_lens.estimate(cache, tokens=tokens, method=name),
-        heta_lens.estimate_batch(cache, tokens=tokens, method=name),
-        heta_lens.estimate_span(cache, -1, tokens=tokens, method=name),
+        heta_lens.estimate(cache, tokens=tokens, attention_mask=torch.ones_like(tokens), method=name),
+        heta_lens.estimate(cache, position=slice(-1, None), tokens=tokens, method=name),
     )
     for estimate in estimates:
         assert repr(estimate).startswith(f"{name} o") and estimate.options == PRESETS[name].options
