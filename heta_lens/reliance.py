@@ -121,7 +121,7 @@ class ContextReliance:
     def plot(self) -> View:
         """Return the page of the tokens that depend on the context, with the tokens that each is from."""
         from heta_lens.plots import page
-        from heta_lens.plots.attribution_text import bare
+        from heta_lens.plots.titles_and_notes import bare
 
         if not self.steps:
             raise ValueError("no token of this answer depends on the context: there is nothing to show")

@@ -58,7 +58,7 @@ attributions = {entry.label: entry.ready(instance, prediction)(prediction) for e
 # %%
 import torch
 
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 
 all_scores = [attribution.scores.double().cpu() for attribution in attributions.values()]
 rows = torch.stack([scores / scores.abs().max() for scores in all_scores])

@@ -50,7 +50,7 @@ answer
 # most of the room's score on the evidence.
 
 # %%
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 
 positions = range(len(answer.tokens))
 heat("sources of each target", answer.targets, answer.tokens, answer.matrix, "HETA", positions)

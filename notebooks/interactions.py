@@ -38,7 +38,7 @@ print(tuple(pairs.shape), float((pairs - pairs.T).abs().max() / pairs.max()))
 # story and the question.
 
 # %%
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 
 heat("pairs of tokens", attribution.tokens, attribution.tokens, pairs, "size of second derivatives", range(len(pairs)))
 

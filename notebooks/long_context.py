@@ -74,7 +74,7 @@ for name, attribution in attributions.items():
 # %%
 import torch
 
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 
 rows = torch.stack([attribution.scores / attribution.scores.max() for attribution in attributions.values()])
 sentences = [story.text[slice(*sentence.characters)] for sentence in story.evidence]

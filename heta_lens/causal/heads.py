@@ -18,7 +18,7 @@ from heta_lens._util.work import working
 from heta_lens.methods.heta.gate import Flow, by_head, value_norms
 from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, picked

@@ -29,7 +29,7 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, note, queries_keys_names, values_name
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.plots.figures import exports_of, patch_grid
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 from heta_lens.prediction.cache import Activations, Tokens, check_causal
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, values_put

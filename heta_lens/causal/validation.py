@@ -19,7 +19,7 @@ from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
 from heta_lens.model.adapter import Mask
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.patching import How, Patterns, effects
 from heta_lens.prediction.prediction import Prediction

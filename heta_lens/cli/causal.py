@@ -197,7 +197,7 @@ def patch_prompt(
 
 def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any], files: Files, top: int) -> None:
     from heta_lens.causal import effects
-    from heta_lens.plots.page import heat
+    from heta_lens.plots.html_page import heat
     from heta_lens.prediction.prediction import Prediction
 
     prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)

@@ -238,8 +238,8 @@ def load_result(path: Path) -> Explained:
 def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *, special: bool = False) -> None:
     """Write and print the highest tokens of several results of one text, and the rank correlations of the results."""
     from heta_lens import plots
-    from heta_lens.plots.attribution_text import question
     from heta_lens.plots.comparison import ranked, ranked_by_size
+    from heta_lens.plots.titles_and_notes import question
 
     write_view(lambda: plots.compare(results, special=special), files)
     (scores, _), sizes, pairs = ranked(results), ranked_by_size(results), combinations(results, 2)

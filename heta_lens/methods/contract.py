@@ -12,7 +12,7 @@ from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution, Contract
 from heta_lens.methods.base import Method
 from heta_lens.methods.registry import METHODS
-from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.titles_and_notes import score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 FIXED = {

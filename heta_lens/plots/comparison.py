@@ -14,11 +14,12 @@ from heta_lens._util.presets import as_preset
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.plots.attribution_text import headline, predicted, question
-from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
-from heta_lens.plots.figures import exports_of
-from heta_lens.plots.page import HINT, Values, facts, fragment, json_text
+from heta_lens.plots.coloured_text import ColouredText
+from heta_lens.plots.figures import exports_of, stacked
+from heta_lens.plots.html_page import HINT, Values, facts, fragment, json_text
+from heta_lens.plots.latex import latex_of
 from heta_lens.plots.scales import last_row
+from heta_lens.plots.titles_and_notes import headline, predicted, question
 from heta_lens.span_attribution import SpanAttribution
 
 Named: TypeAlias = Mapping[str, Attribution | SpanAttribution]

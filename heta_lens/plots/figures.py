@@ -1,12 +1,14 @@
-"""Figures for papers and slides: bars and matrices, and SVG, PNG and PDF files with the same bytes every time."""
+"""Figures by matplotlib: tokens, bars and matrices, and SVG, PNG and PDF files with the same bytes every time."""
 
+import re
 import unicodedata
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from html import escape
 from io import BytesIO
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +20,8 @@ from heta_lens._util.html_view import View
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink
+from heta_lens.plots.coloured_text import ColouredText, without_space
+from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink, tint
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -152,6 +155,136 @@ def draw_scale(figure: Figure, colours: Any, values: Float[Tensor, "*shape"], **
     return bar
 
 
+# --------------------------------------------------------------------------------------------------------------- tokens
+POINTS = 72  # to an inch
+WIDTH, SIZE, LINE = 6.3 * POINTS, 10.0, 16.0  # points: of the text, of the letters, from line to line
+TITLE, CAPTION, NOTE = 24.0, 34.0, 12.0  # points: the heights of the title, the scale, and a line below
+BELOW, ABOVE = 4.0, 10.5  # points: from the line of the letters to the edges of a token's background
+GAP = 14.0  # points: between two texts
+SCALE_WIDTH = 110.0  # points
+
+
+class Piece(NamedTuple):
+    """The part of a token in a line of text, without spaces before it: line number, left edge and width in points."""
+
+    token: int
+    text: str
+    line: int
+    left: float
+    width: float
+
+
+def token_figure(
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "", special: bool = False
+) -> Figure:
+    """Return a matplotlib figure of the question, the text with every token coloured by score, and the colour scale.
+
+    ``marked`` positions are underlined, as evidence, and ``note`` may say why. A span is coloured by the sums over all
+    targets, and the span's own tokens follow in a frame.
+    ``plots.page(attribution).save("tokens.svg")`` makes a file in which letters are as wide as measured here;
+    ``figure.savefig`` needs matplotlib's ``text.hinting`` to be "none" for that. ``special=True`` colours special
+    tokens and a chat template's too.
+    """
+    return stacked([ColouredText.of(attribution, marked, note, special=special)])
+
+
+def stacked(texts: Sequence[ColouredText]) -> Figure:
+    """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
+    lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, text.answer, *text.notes)]
+    with figure_style(lines):
+        placed = [[*laid_out((*text.all_tokens, text.answer))] for text in texts]
+        heights = [
+            TITLE + LINE * (1 + pieces[-1].line) + CAPTION + NOTE * len(text.notes)
+            for text, pieces in zip(texts, placed, strict=True)
+        ]
+        whole = sum(heights) + GAP * (len(texts) - 1)
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=(WIDTH / POINTS, whole / POINTS))
+        bottom = whole
+        for text, pieces, height in zip(texts, placed, heights, strict=True):
+            bottom -= height
+            axes = figure.add_axes((0, bottom / whole, 1, height / whole), xlim=(0, WIDTH), ylim=(height, 0))
+            axes.set_axis_off()
+            _draw(figure, axes, text, pieces)
+            bottom -= GAP
+    return figure
+
+
+def laid_out(tokens: Sequence[str]) -> Iterator[Piece]:
+    """Yield the places of tokens in lines, which break at spaces and line ends, or inside a long word."""
+    line, left, wrapped, measure = 0, 0.0, False, _measure(SIZE)
+    for word in _words(tokens):
+        widths = [measure(drawable(text)) for _, text in word]
+        if left and left + sum(widths) > WIDTH:
+            line, left, wrapped = line + 1, 0.0, True
+        for (token, text), width in zip(word, widths, strict=True):
+            if left and left + width > WIDTH:
+                line, left, wrapped = line + 1, 0.0, True
+            bare = without_space(text)
+            space = measure(text[: len(text) - len(bare)])
+            left -= space * wrapped  # no line begins with a space between words
+            yield Piece(token, drawable(bare), line, left + space, width - space)
+            left, wrapped = left + width, False
+            if text.endswith("\n"):
+                line, left = line + 1, 0.0
+
+
+def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
+    """Return the tokens' numbers and texts between line ends, in groups that no line should break."""
+    texts = [re.findall(r"[^\n]*\n|[^\n]+", token) or [""] for token in tokens]
+    pieces = [(token, text) for token, own in enumerate(texts) for text in own]
+    words: list[list[tuple[int, str]]] = []
+    for (_, before), (token, text) in pairwise([(-1, " "), *pieces]):
+        if before[-1:].isspace() or (text[:1].isspace() and text[0] != "\n"):
+            words.append([])
+        words[-1].append((token, text))
+    return words
+
+
+def _measure(size: float) -> Callable[[str], float]:
+    """Return a function for the width of a text in points, including the spaces around the text."""
+    to_path = extra("matplotlib.textpath", NEEDED_BY).text_to_path
+    font = extra("matplotlib.font_manager", NEEDED_BY).FontProperties(size=size)
+
+    def ink(text: str) -> float:
+        return float(to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+    ends = ink("||")
+    return lambda text: ink(f"|{text}|") - ends
+
+
+def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piece]) -> None:
+    title, size = drawable(shown.title), SIZE + 1.0
+    axes.text(0, 12, title, size=size * min(1.0, WIDTH / _measure(size)(title)))
+    colours, count = [*shown.tints, *[WHITE] * len(shown.written)], len(shown.attribution.tokens)
+    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
+    for piece in pieces:
+        base = TITLE + LINE * piece.line + ABOVE + 1  # from the figure's top to the line that the letters stand on
+        if piece.token == len(colours):
+            axes.text(piece.left, base, piece.text, size=SIZE, color=QUIET)
+            continue
+        look = {"fc": [part / 255 for part in colours[piece.token]], "ec": "white" if piece.token < count else INK}
+        axes.add_patch(rectangle((piece.left, base - ABOVE), piece.width, ABOVE + BELOW, linewidth=0.4, **look))
+        axes.text(piece.left, base, piece.text, size=SIZE, color="black")
+        if piece.token in shown.marked:
+            axes.plot([piece.left, piece.left + piece.width], [base + 2] * 2, color=INK, linewidth=1.2)
+    _draw_caption(figure, axes, shown, TITLE + LINE * (1 + pieces[-1].line))
+    height = axes.get_ylim()[0]
+    for row, note in enumerate(shown.notes):
+        axes.text(0, height - NOTE * (len(shown.notes) - row - 0.7), drawable(note), color=QUIET, size=8)
+
+
+def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -> None:
+    """Draw the scale of the colours, ``top`` points below the upper edge of the axes, with the share of its end."""
+    colours = colours_of(shown.shown, tint(BLUE), tint(ORANGE), end=shown.end)
+    place = axes.get_position()
+    point = place.height / axes.get_ylim()[0]
+    bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, SCALE_WIDTH / WIDTH, 8 * point))
+    mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
+    draw_scale(figure, mappable, shown.shown, cax=bar, orientation="horizontal")
+    axes.text(SCALE_WIDTH + 24, top + 17, f"deepest colour: {shown.end:.3g}, {shown.share(shown.end)}", size=8)
+
+
+# ----------------------------------------------------------------------------------------------------------------- bars
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
 
 
@@ -216,6 +349,7 @@ def _limit_axis(axes: Axes, scores: Float[Tensor, "row"], inside: Bool[Tensor, "
         axes.text(end, row, f"{score:.3g}", ha=side, va="center", color="white", fontsize=7)
 
 
+# ------------------------------------------------------------------------------------------------------------- matrices
 MAP_WIDTH, MAP_MARGIN = 6.3, 1.6  # inches: of the figure, and of everything beside and around the map
 CELL_SIZE, LEAST_HEIGHT, MOST_HEIGHT = 0.2, 0.5, 6.0  # inches: of a cell with enough room, and of the map
 TALL = 2  # the largest ratio of a cell's height to its width, if rows and columns differ

@@ -83,14 +83,20 @@ class ColouredScores:
         return (self.shown / self.end).clamp(-1, 1).tolist()
 
     @property
-    def beyond(self) -> int | None:
-        """The row of the token beyond the deepest colour, which is not an attention sink (see `share_note`)."""
+    def beyond(self) -> str:
+        """A line on the token beyond the deepest colour, if any; an attention sink has its own (see `share_note`)."""
         sizes = self.attribution.scores.abs() * scaled_tokens(self.attribution, special=self.special)
-        return int(sizes.argmax()) if sizes.max() > self.end else None
+        row, score = int(sizes.argmax()), float(self.attribution.scores[sizes.argmax()])
+        said = f"{token_at(self.attribution, row)} is beyond the scale: {score:.4g} ({self.share(score)})"
+        return said if abs(score) > self.end else ""
 
     def share(self, score: float) -> str:
         """Return the share of a score in the sum of all sizes, in words."""
         return f"{percent_of(self.attribution.scores, score)} of the score"
+
+
+def token_at(attribution: Attribution, row: int) -> str:
+    return f"{cut(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
 
 
 def hidden_in(result: Attribution | SpanAttribution) -> Bool[Tensor, "all"]:

@@ -1,8 +1,9 @@
-"""An attribution in a terminal: tokens coloured by score, and a table of the highest scores."""
+"""An attribution in a terminal: the highest scores as bars, or tokens coloured by score above a table."""
 
 from collections.abc import Collection
 from math import isnan
 
+from rich.cells import set_cell_size
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -10,14 +11,31 @@ from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
-from heta_lens.plots.attribution_text import LAST, named_parts, score_formula
-from heta_lens.plots.scales import ColouredScores, last_row, percent_of, shade_of, share_note, tint
+from heta_lens.plots.scales import ColouredScores, last_row, percent_of, scaled_tokens, shade_of, share_note, tint
+from heta_lens.plots.titles_and_notes import named_parts, notes, score_formula, title
 from heta_lens.span_attribution import SpanAttribution
 
+LAST = " (last)"  # the mark of the token that the prediction is read from
+BAR_CELLS = 30
 CHIPS = 6  # colours of the legend per sign
 INDENT = 2
 TAB = "→   "
 MESSAGE_CELLS = 40  # of a message's text
+
+
+def summary(result: Attribution | SpanAttribution) -> str:
+    """Return the title, the highest scores as bars, and the notes."""
+    scored = result.summed
+    largest = float(scored.scores[scaled_tokens(scored)].abs().max()) or 1.0
+    highest, count, row = scored.top(8), int((~scored.hidden).sum()), last_row(scored)
+    last, rows = None if row is None else int(scored.positions[row]), []
+    for token, score, (position,) in highest:
+        mark, share = LAST if position == last else "", abs(score) / largest
+        shown = set_cell_size(cut(repr(token), 24 - len(mark)) + mark, 24)
+        bar = "█" * round(BAR_CELLS * min(1.0, share)) + "▶" * (share > 1)
+        rows.append(f"{position:>5}  {shown} {score:>11.4g}  {bar}")
+    some = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
+    return "\n".join([title(scored), *rows, *some, *notes(result)])
 
 
 def terminal(
@@ -72,12 +90,8 @@ def _legend(colours: ColouredScores) -> Text:
     negative = bool((colours.shown < 0).any())
     chips = [("  ", paper(step / (CHIPS - 1))) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
     low = f"{-end:.4g}" if negative else "0"
-    legend = Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)})")
-    if (row := colours.beyond) is not None:
-        score = float(attribution.scores[row])
-        token = f"{attribution.tokens[row]!r} at {int(attribution.positions[row])}"
-        legend.append(f"; beyond the deepest colour: {token} with {score:.4g} ({colours.share(score)})")
-    return legend
+    beyond = f"; {colours.beyond}" if colours.beyond else ""
+    return Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)}){beyond}")
 
 
 def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:

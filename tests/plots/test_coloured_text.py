@@ -17,17 +17,11 @@ from matplotlib.text import Text
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.attribution_text import headline
-from heta_lens.plots.coloured_text import (
-    WIDTH,
-    ColouredText,
-    escaped,
-    laid_out,
-    latex,
-    token_figure,
-)
-from heta_lens.plots.figures import drawable, exports_of, figure_style
+from heta_lens.plots.coloured_text import ColouredText
+from heta_lens.plots.figures import WIDTH, drawable, exports_of, figure_style, laid_out, token_figure
+from heta_lens.plots.latex import escaped, latex
 from heta_lens.plots.scales import shade_of
+from heta_lens.plots.titles_and_notes import headline
 
 # --------------------------------------------------------------------------------------------------------- token figure
 HOSTILE = (

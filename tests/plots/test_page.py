@@ -18,16 +18,16 @@ from heta_lens import plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.attribution_text import headline, kicker, predicted, score_formula
-from heta_lens.plots.page import (
+from heta_lens.plots.html_page import (
     cells,
     heat,
     page,
     score_values,
     span_values,
 )
-from heta_lens.plots.page import packed_matrix as matrix
-from heta_lens.plots.page import with_answer as whole_text
+from heta_lens.plots.html_page import packed_matrix as matrix
+from heta_lens.plots.html_page import with_answer as whole_text
+from heta_lens.plots.titles_and_notes import headline, kicker, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 # ------------------------------------------------------------------------------------------------------------ html page

@@ -16,7 +16,7 @@ from heta_lens import plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics, rank_correlation
-from heta_lens.plots.page import heat
+from heta_lens.plots.html_page import heat
 from heta_lens.span_attribution import SpanAttribution
 
 pytestmark = [needs_browser, pytest.mark.slow]

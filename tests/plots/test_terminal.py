@@ -74,7 +74,7 @@ def test_the_legend_says_what_the_deepest_colour_stands_for() -> None:
 
 def test_a_score_beyond_the_deepest_colour_is_named_even_after_a_sink() -> None:
     sunk = made_by_hand(["The", " cat", " sat", " on"], [9.0, 5.0, 1.0, 1.0])
-    assert "; beyond the deepest colour: ' cat' at 1 with 5 (31.2% of the score)" in uncoloured(shown(sunk, "256", 200))
+    assert "; ' cat' at 1 is beyond the scale: 5 (31.2% of the score)" in uncoloured(shown(sunk, "256", 200))
 
 
 def uncoloured(text: str) -> str:

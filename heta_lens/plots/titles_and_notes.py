@@ -1,24 +1,21 @@
-"""Results in words: titles, the prediction, the highest scores, notes on the scores, and the formula of the score."""
+"""Results in words: titles, the prediction, notes on the scores, and the formula of the score."""
 
 from math import exp, isnan, log
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
-from rich.cells import set_cell_size
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
 from heta_lens._util.target_kinds import Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import last_row, percent, scaled_tokens, share_note
+from heta_lens.plots.scales import percent, share_note, token_at
 from heta_lens.span_attribution import SpanAttribution
 
-BAR_CELLS = 30
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob' says which token speaks for which of the two"
-LAST = " (last)"  # the mark of the token that the prediction is read from
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
 
@@ -28,21 +25,6 @@ class Predicted(NamedTuple):
 
     targets: list[tuple[str, str]]
     others: list[tuple[str, str]]
-
-
-def summary(result: Attribution | SpanAttribution) -> str:
-    """Return the title, the highest scores as bars, and the notes."""
-    scored = result.summed
-    largest = float(scored.scores[scaled_tokens(scored)].abs().max()) or 1.0
-    highest, count, row = scored.top(8), int((~scored.hidden).sum()), last_row(scored)
-    last, rows = None if row is None else int(scored.positions[row]), []
-    for token, score, (position,) in highest:
-        mark, share = LAST if position == last else "", abs(score) / largest
-        shown = set_cell_size(cut(repr(token), 24 - len(mark)) + mark, 24)
-        bar = "█" * round(BAR_CELLS * min(1.0, share)) + "▶" * (share > 1)
-        rows.append(f"{position:>5}  {shown} {score:>11.4g}  {bar}")
-    some = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
-    return "\n".join([title(scored), *rows, *some, *notes(result)])
 
 
 def title(result: Attribution | SpanAttribution) -> str:
@@ -143,8 +125,7 @@ def _most_against(attribution: Attribution) -> str:
     if not attribution.signed or not (scores < 0).any():
         return ""
     row = int(scores.argmin())
-    token = f"{cut(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
-    return f"most against the target: {token}, {float(scores[row]):.4g}"
+    return f"most against the target: {token_at(attribution, row)}, {float(scores[row]):.4g}"
 
 
 def _unfinished_integral(attribution: Attribution) -> str:

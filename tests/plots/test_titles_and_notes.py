@@ -16,8 +16,8 @@ from helpers.asking import explain
 from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.attribution_text import score_formula
 from heta_lens.plots.scales import share_note
+from heta_lens.plots.titles_and_notes import score_formula
 
 
 # ----------------------------------------------------------------------------------------------------- attribution text
