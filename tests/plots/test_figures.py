@@ -30,6 +30,7 @@ from heta_lens.plots.figures import (
     patch_grid,
     span_figure,
 )
+from heta_lens.plots.scales import shade_of, tint
 
 
 def line(text: str = "a $x_1$ b") -> Figure:
@@ -69,6 +70,16 @@ def test_what_cannot_be_drawn_is_written_as_its_number(text: str, shown: str) ->
 def luminance(colour: Any) -> float:
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_black_is_read_on_every_tint() -> None:
+    """The contrast of WCAG 2; the deepest colours need to be lighter for that."""
+    shades = [shade_of(step / 100) for step in range(-100, 101)]
+    contrasts, untinted = (
+        [(luminance([part / 255 for part in one]) + 0.05) / 0.05 for one in made]
+        for made in (map(tint, shades), shades)
+    )
+    assert min(contrasts) >= 4.5 > min(untinted) and contrasts[100] == 21
 
 
 def as_seen_without_green_cones(colour: Any) -> list[float]:

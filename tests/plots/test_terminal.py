@@ -16,7 +16,6 @@ from heta_lens import plots
 from heta_lens._util.text import text_table
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import BLUE, tint
-from heta_lens.plots.terminal import paper
 
 # ------------------------------------------------------------------------------------------------------------- terminal
 SYSTEMS = ["truecolor", "256", "standard", None]
@@ -140,40 +139,6 @@ def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
     coloured = shown(made_by_hand(), "truecolor", special=False)
     red, green, blue = tint(BLUE)
     assert f"48;2;{red};{green};{blue}m cat" in coloured and "\x1b[2m<bos>\x1b[0m" in coloured
-
-
-# ------------------------------------------------------------------------------------------------------ terminal styles
-DEPTHS = [step / 100 for step in range(-100, 101)]
-
-
-def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """The contrast ratio of WCAG 2."""
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def luminance(colour: tuple[int, ...]) -> float:
-    linear = [c / 255 / 12.92 if c / 255 <= 0.03928 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
-    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def pair(style: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ink and paper of a style that says both."""
-    parsed = Style.parse(style)
-    assert parsed.color is not None and parsed.bgcolor is not None
-    return tuple(parsed.color.get_truecolor()), tuple(parsed.bgcolor.get_truecolor())
-
-
-def test_ink_is_far_from_its_paper_at_every_depth() -> None:
-    assert min(contrast(*pair(paper(depth))) for depth in DEPTHS) >= 4.5
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_paper_is_white_at_0_and_ever_darker(sign: int) -> None:
-    papers = [pair(paper(sign * depth))[1] for depth in DEPTHS if depth >= 0]
-    assert papers[0] == (255, 255, 255)
-    shades = [luminance(paper) for paper in papers]
-    assert shades == sorted(shades, reverse=True) and len(set(shades)) >= 6
 
 
 # ------------------------------------------------------------------------------------------------------- terminal table
