@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from statistics import fmean
 from timeit import repeat as timed
 from typing import Any, NamedTuple, TypeVar
 
-import psutil
 import torch
 from einops import repeat
 
@@ -28,8 +26,6 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
 
 MINUTE, HOUR, GIB = 60, 3600, 2**30
-UNEQUAL = 1.2  # times longer that a range is printed from
-BUSY = 0.75  # processes a core that make a machine busy
 TRIED = 8  # copies at once whose forwards are timed: shorter runs would fit into caches
 
 
@@ -39,9 +35,8 @@ class Estimate:
 
     Runs are counted as if no token stopped early, and what a method works out beside its runs, such as GiLOT's
     transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
-    of it the work is worth. ``seconds`` follow from trial runs, whose slowest took ``spread`` times the fastest.
-    ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
-    ``cheaper`` are other options and what they would cost, the cheapest last.
+    of it the work is worth. ``seconds`` follow from trial runs. ``memory`` is in bytes, beside the model and the cache,
+    with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
     """
 
     method: str
@@ -57,7 +52,6 @@ class Estimate:
     batch: int
     free: int
     cheaper: tuple["Estimate", ...] = ()
-    spread: float = 1.0
 
     def __repr__(self) -> str:
         what = "on" if self.predictions == 1 else f"of {self.predictions} predictions on up to"
@@ -69,18 +63,13 @@ class Estimate:
         ]
         if self.memory > self.free:
             lines.append(f"this is more memory than the {self.free / GIB:.1f} GiB that are to spare")
-        load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
-        if load > BUSY * cores:
-            lines.append(f"measured on a busy machine (load {load:.1f} on {cores} cores): when idle, it takes less")
         for other in self.cheaper:
             lines.append(f"  {as_written(other.method, other.options)}: about {other._time_and_memory}")
         return "\n".join(lines)
 
     @property
     def _time_and_memory(self) -> str:
-        least = 2 * self.seconds / (1 + self.spread)
-        ends = [self.seconds] if self.spread < UNEQUAL else [least, self.spread * least]
-        return f"{' to '.join(map(_duration, ends))}, {self.memory / GIB:.1f} GiB"
+        return f"{_duration(self.seconds)}, {self.memory / GIB:.1f} GiB"
 
 
 def _duration(seconds: float) -> str:
@@ -107,7 +96,7 @@ def estimated(
         check_at_least("memory", memory, 1)
     longest = max(predictions, key=len)
     n, free = len(longest), available(longest.adapter.device) // 2 if memory is None else int(memory)
-    trials = seconds_per_position(longest)
+    each = seconds_per_position(longest)
 
     def cost(method: Method) -> Estimate:
         groups = method.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
@@ -124,11 +113,10 @@ def estimated(
             predictions=len(predictions),
             **vars(work),
             runs=positions / n,
-            seconds=positions * fmean(trials),
+            seconds=positions * each,
             memory=largest.needed,
             batch=steps.get("curvature", largest).copies,
             free=free,
-            spread=max(trials) / min(trials),
         )
 
     own, *others = map(cost, [method, *cheaper_options(method, min(map(len, predictions)))])
@@ -139,8 +127,8 @@ def estimated(
     return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
 
 
-def seconds_per_position(prediction: Prediction) -> list[float]:
-    """Time two forwards of the whole context, after one that warms up."""
+def seconds_per_position(prediction: Prediction) -> float:
+    """Time two forwards of the whole context, after one that warms up, and return the faster one's seconds."""
     n = len(prediction)
     copies = min(TRIED, prediction.batches("auto", n).of(n))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
@@ -151,7 +139,7 @@ def seconds_per_position(prediction: Prediction) -> list[float]:
             return float(rerun.log_probs(states)[0, 0])  # waits for an accelerator
 
         forward()
-        return [seconds / (copies * n) for seconds in timed(forward, number=1, repeat=2)]
+        return min(timed(forward, number=1, repeat=2)) / (copies * n)
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
