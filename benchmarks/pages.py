@@ -92,7 +92,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Save a figure as a PNG file with a palette, which is small."""
     figure.savefig(path, dpi=150)
     with Image.open(path) as drawn:
-        drawn.convert("RGB").quantize(256).save(path, optimize=True)
+        drawn.convert("RGB").quantize(64, kmeans=3).save(path, optimize=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- CSV files

@@ -61,7 +61,7 @@ def main() -> None:
     with matplotlib.rc_context({"font.size": 9}):
         figure().savefig(FILE, dpi=150, metadata={"Software": None})
     with Image.open(FILE) as drawn:
-        drawn.convert("RGB").quantize(256).save(FILE, optimize=True)
+        drawn.convert("RGB").quantize(64, kmeans=3).save(FILE, optimize=True)
 
 
 if __name__ == "__main__":
