@@ -147,7 +147,7 @@ def write() -> None:
         ),
     ]
     pages.write("growth", tables)
-    save_figure(figure(), ROOT / "docs" / "growth.png")
+    save_figure(figure(), ROOT / "docs" / "growth.webp")
 
 
 def row(found: dict[Any, Any], setting: str, of: str, unit: float) -> list[str]:

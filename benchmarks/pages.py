@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -89,10 +90,11 @@ def put(page: str, title: str, body: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Save a figure as a PNG file with a palette, which is small."""
-    figure.savefig(path, dpi=150)
-    with Image.open(path) as drawn:
-        drawn.convert("RGB").quantize(64, kmeans=3).save(path, optimize=True)
+    """Save a figure as a lossless WebP file of few colours, which is small."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=150)
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(64, kmeans=3).convert("RGB").save(path, lossless=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- CSV files

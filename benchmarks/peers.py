@@ -332,7 +332,7 @@ def picture() -> None:
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 2, 5, 10], labels=["0.5", "1", "2", "5", "10"])
     axes.set_xlabel("processor time, peer / ours: right of 1, ours is faster")
-    pages.save_figure(figure, ROOT / "docs" / "peers.png")
+    pages.save_figure(figure, ROOT / "docs" / "peers.webp")
     plt.close(figure)
 
 

@@ -369,4 +369,4 @@ def write() -> None:
     for model, frame in frames().items():
         file = ROOT / "docs" / f"results_{model.split('-')[0].lower()}.png"
         save_figure(evidence_against_agreement(model, frame, shown()), file)
-    save_figure(reasons(), ROOT / "docs" / "reasons.png")
+    save_figure(reasons(), ROOT / "docs" / "reasons.webp")

@@ -3,6 +3,7 @@
 python docs/choosing_figure.py
 """
 
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +12,7 @@ from PIL import Image
 
 from heta_lens.plots.scales import BLUE
 
-FILE = Path(__file__).with_name("choosing.png")
+FILE = Path(__file__).with_name("choosing.webp")
 ROWS = [
     ("Where in a paragraph is the answer?", "leave_one_out", "a forward pass per token, in nats"),
     ("Which tokens speak for a word, or against it?", "leave_one_out", "a forward pass per token, in nats"),
@@ -37,10 +38,11 @@ def figure() -> Figure:
 
 
 def main() -> None:
+    drawn = BytesIO()
     with matplotlib.rc_context({"font.family": ["DejaVu Sans"]}):
-        figure().savefig(FILE, dpi=150, metadata={"Software": None})
-    with Image.open(FILE) as drawn:
-        drawn.convert("RGB").quantize(64).save(FILE, optimize=True)
+        figure().savefig(drawn, dpi=150, metadata={"Software": None})
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(64).convert("RGB").save(FILE, lossless=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Pages are photographed by a headless Chromium, if there is one; all other pictur
 import shutil
 import subprocess
 from collections.abc import Iterator
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,49 +59,51 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
     tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
     _, cache = model.run_with_cache(tokens)
     attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
-    yield "bars.png", plots.bars(attribution)
+    yield "bars.webp", plots.bars(attribution)
     tokens = model.to_tokens(FIVE_MINUTES)
-    yield "five_minutes.png", Photo(heta_lens.attribute(model.run_with_cache(tokens)[1], tokens=tokens).plot(), 470)
+    yield "five_minutes.webp", Photo(heta_lens.attribute(model.run_with_cache(tokens)[1], tokens=tokens).plot(), 470)
     tokens = model.to_tokens(story.text)
-    yield "interactions.png", plots.matrix(attribution)
+    yield "interactions.webp", plots.matrix(attribution)
     _, corrupted = model.run_with_cache(other)
-    yield "patching.png", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
+    yield "patching.webp", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
 
 
 def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     recipe = model.to_tokens(RECIPE)
     explained = heta_lens.attribute(model.run_with_cache(recipe)[1], tokens=recipe, method="careful")
-    yield "recipe.png", Photo(plots.page(explained), 560)
+    yield "recipe.webp", Photo(plots.page(explained), 560)
     tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
     by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "fast", "leave_one_out")}
     prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
     page = plots.page(by["careful"], marked=prediction.positions_of(EVIDENCE), note="underlined: what the answer is in")
-    yield "page.png", Photo(page, 560)
-    yield "page_dark.png", Photo(page, 560, (DARK,))
-    yield "tokens.png", page
-    yield "comparison.png", Photo(heta_lens.compare([*by.values()]), 680)
+    yield "page.webp", Photo(page, 560)
+    yield "page_dark.webp", Photo(page, 560, (DARK,))
+    yield "tokens.webp", page
+    yield "comparison.webp", Photo(heta_lens.compare([*by.values()]), 680)
     reliance = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
-    yield "reliance.png", Photo(reliance.plot(), 700)
+    yield "reliance.webp", Photo(reliance.plot(), 700)
     answered = model.to_tokens(QUESTION + reliance.answer)
     _, cache = model.run_with_cache(answered)
     span = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
-    yield "span.png", Photo(plots.page(span), 760)
-    yield "matrix.png", plots.matrix(span)
+    yield "span.webp", Photo(plots.page(span), 760)
+    yield "matrix.webp", plots.matrix(span)
 
 
-def photograph(photo: Photo, path: Path) -> None:
+def photograph(photo: Photo) -> bytes:
     with TemporaryDirectory() as folder:
-        page = photo.view.save(Path(folder) / "page.html")
+        page, png = photo.view.save(Path(folder) / "page.html"), Path(folder) / "page.png"
         size = f"--window-size=960,{photo.height}"
-        command = [str(CHROMIUM), *FLAGS, *photo.flags, size, f"--screenshot={path.absolute()}", page.as_uri()]
+        command = [str(CHROMIUM), *FLAGS, *photo.flags, size, f"--screenshot={png}", page.as_uri()]
         subprocess.run(command, check=True, capture_output=True)
-    shrink(path)
+        return png.read_bytes()
 
 
-def shrink(path: Path) -> None:
-    with Image.open(path) as picture:
-        picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+def keep(png: Any, name: str) -> None:
+    """Write a picture as a lossless WebP file of few colours, which is small."""
+    with Image.open(BytesIO(png)) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+    few.convert("RGB").save(FOLDER / name, lossless=True)
 
 
 def app_stills(model: Any) -> None:
@@ -116,8 +118,7 @@ def app_stills(model: Any) -> None:
 
         def still(name: str, top: str) -> None:
             page.locator(top).evaluate("element => window.scrollTo(0, element.getBoundingClientRect().top + scrollY)")
-            page.screenshot(path=FOLDER / name)
-            shrink(FOLDER / name)
+            keep(page.screenshot(), name)
 
         page.goto(running.address)
         page.get_by_label("prompt", exact=True).fill(QUESTION)
@@ -128,14 +129,14 @@ def app_stills(model: Any) -> None:
         page.locator(".words button").first.click()
         page.locator("#view .strip").wait_for()
         page.locator("#stop").wait_for(state="hidden")
-        still("app_word.png", "#answer")
+        still("app_word.webp", "#answer")
         page.locator("#view .strip b", has_text="Lisbon").click()
         page.get_by_role("button", name="See").click()
         page.locator("#outcome table").wait_for()
-        still("app_what_if.png", "#what-if")
+        still("app_what_if.webp", "#what-if")
         page.get_by_role("button", name="Compare").click()
         page.get_by_text("Agreement", exact=True).wait_for()
-        still("app_compare.png", "#why")
+        still("app_compare.webp", "#why")
         browser.close()
     running.stop()
 
@@ -165,10 +166,9 @@ def main() -> None:
     forest(FOLDER / "forest.svg")
     for name, picture in pictures():
         if isinstance(picture, View):
-            picture.save(FOLDER / name)
-            shrink(FOLDER / name)
+            keep(picture.exports[".png"](), name)
         elif CHROMIUM is not None:
-            photograph(picture, FOLDER / name)
+            keep(photograph(picture), name)
     terminal(FOLDER / "terminal.svg")
     if CHROMIUM is not None and SMOLLM2.is_dir():
         app_stills(heta_lens.load_model(SMOLLM2))

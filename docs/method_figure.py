@@ -3,6 +3,7 @@
 python docs/method_figure.py
 """
 
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -15,7 +16,7 @@ from heta_lens._util.text import visible
 from heta_lens.data import recall
 from heta_lens.plots.scales import BLUE, ORANGE
 
-FILE = Path(__file__).with_name("method.png")
+FILE = Path(__file__).with_name("method.webp")
 NAMES = {
     "gate": "gate M\nattention × values\n(from the cache)",
     "curvature": "curvature S\n∂²g / ∂x² · r\n(Hessian products)",
@@ -58,10 +59,11 @@ def figure() -> Figure:
 
 
 def main() -> None:
+    drawn = BytesIO()
     with matplotlib.rc_context({"font.size": 9}):
-        figure().savefig(FILE, dpi=150, metadata={"Software": None})
-    with Image.open(FILE) as drawn:
-        drawn.convert("RGB").quantize(64, kmeans=3).save(FILE, optimize=True)
+        figure().savefig(drawn, dpi=150, metadata={"Software": None})
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(64, kmeans=3).convert("RGB").save(FILE, lossless=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ LARGEST = 150_000  # bytes
 def test_every_picture_is_shown_and_made() -> None:
     there = {path.name for path in (DOCS / "gallery").iterdir()}
     assert set(re.findall(r"\]\(gallery/([^)]+)\)", PAGE + APP + FIRST)) == there
-    assert set(re.findall(r'"([\w]+\.(?:png|svg))"', SCRIPT)) == there
+    assert set(re.findall(r'"([\w]+\.(?:webp|svg))"', SCRIPT)) == there
 
 
 def test_every_picture_is_described_and_small() -> None:

@@ -22,4 +22,4 @@ def test_every_row_has_all_tokens_and_the_evidence_stands_out() -> None:
 
 
 def test_it_is_on_the_page() -> None:
-    assert "](method.png)" in PAGE and (ROOT / "docs" / "method.png").stat().st_size < 150_000
+    assert "](method.webp)" in PAGE and (ROOT / "docs" / "method.webp").stat().st_size < 150_000
