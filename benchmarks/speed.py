@@ -69,11 +69,6 @@ class Case(NamedTuple):
         assert isinstance(self.prediction.target, int)
         return self.prediction.target
 
-    @property
-    def about(self) -> str:
-        """The mark of what is extrapolated from a part."""
-        return "" if self.plan.naive is None else "~"
-
 
 Read = Callable[[], float]
 """A meter: seconds passed so far, or FLOPs counted."""
@@ -325,7 +320,7 @@ COSTS = [
 
 
 def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
-    forward, about = forward_flops(case), case.about
+    forward = forward_flops(case)
     parts = [part_costs[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
@@ -342,10 +337,10 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
             str(case.ids.shape[1]),
             str(case.plan.probes),
             part,
-            *(f"{about}{number(seconds)}" for seconds in (one.naive, one.ours)),
-            f"{about}{number(median(ratios))} ({number(min(ratios))}–{number(max(ratios))})",
-            *(f"{about}{number(flops / forward)}" for flops in one.flops),
-            f"{about}{one.flops[1] / one.floor:.2f}",
+            *(f"~{number(seconds)}" for seconds in (one.naive, one.ours)),
+            f"~{number(median(ratios))} ({number(min(ratios))}–{number(max(ratios))})",
+            *(f"~{number(flops / forward)}" for flops in one.flops),
+            f"~{one.flops[1] / one.floor:.2f}",
             *(f"{memory:.0f}" for memory in one.memory),
             "–" if np.isnan(one.difference) else f"{one.difference:.0e}",
         ]
@@ -356,9 +351,9 @@ WAIT_COLUMNS = ["tokens of context", "probes", "naive implementation", "`attribu
 
 def wait_row(case: Case, part_costs: dict[str, Cost]) -> list[str]:
     naive, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("naive", "ours"))
-    row, about = part_costs[ROW].ours + part_costs["information"].ours, case.about
-    faster = (f"{about}{number(naive / seconds)} times as fast ({about}{number(seconds)} s)" for seconds in (ours, row))
-    return [str(case.ids.shape[1]), str(case.plan.probes), f"{about}{number(naive)} s", *faster]
+    row = part_costs[ROW].ours + part_costs["information"].ours
+    faster = (f"~{number(naive / seconds)} times as fast (~{number(seconds)} s)" for seconds in (ours, row))
+    return [str(case.ids.shape[1]), str(case.plan.probes), f"~{number(naive)} s", *faster]
 
 
 # -------------------------------------------------------------------------------------------------------------- tables

@@ -8,10 +8,8 @@ import torch
 from benchmarks import speed
 from benchmarks.reference import naive_curvature, naive_information
 from benchmarks.speed import (
-    PARTS,
     ROW,
     Case,
-    Cost,
     Plan,
     costs,
     counted,
@@ -22,7 +20,6 @@ from benchmarks.speed import (
     naive_s,
     one_by_one_s,
     suffix_flops,
-    wait_row,
 )
 from helpers import zoo
 from helpers.asking import explain, relative
@@ -80,14 +77,6 @@ def test_one_probe_stands_for_the_others_of_groups() -> None:
     expected = explain(model, few.ids, few.target, probes=4, variant="hessian_only").parts["curvature"]
     assert relative(torch.tensor([*whole.found.values()]), expected.float()) < 1e-5 and not some.found
     assert some.total == pytest.approx(whole.total, rel=0.02)
-
-
-def test_extrapolated_times_are_marked(case: Case) -> None:
-    cost = Cost([(8.0, 2.0)], (1, 1), (1, 1), 1, 0)
-    measured = case._replace(plan=Plan(2, None, None))
-    extrapolated, whole = (wait_row(one, dict.fromkeys([*PARTS, ROW], cost)) for one in (case, measured))
-    assert extrapolated == ["12", "2", "~16 s", *["~4 times as fast (~4 s)"] * 2]
-    assert whole == ["12", "2", "16 s", *["4 times as fast (4 s)"] * 2]
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(native|llama)$|hooked-(standard|rotary_gqa)"))

@@ -267,13 +267,6 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
     assert shown["said"].endswith("hidden") and shown["hidden"] == 0 and "hidden: 2.8%" in shown["scale"]
 
 
-def test_a_page_opens_by_what_is_asked_for(tmp_path: Path) -> None:
-    page = plots.page(written(["a", " b.\n", "c", " d"], [1.0, 2.0, 3.0, 5.0]), special=True, by="sentence").page
-    script = """const opened = chips().map(depth); choose(0, "tokens"); return [opened, chips().map(depth)];"""
-    opened, tokens = (len(set(shown)) for shown in run(page, script, tmp_path))
-    assert (opened, tokens) == (2, 4)
-
-
 @pytest.mark.parametrize(
     ("scores", "ends"),
     [([0.0, 9.0, 1.0], ["0", "≥ 2"]), ([1.0, -9.0, 0.0], ["against ≤ −2", "2 for"]), ([0.0, 3.0, 2.0], ["0", "3"])],
@@ -384,17 +377,6 @@ def test_a_comparison_has_a_strip_for_each_and_differences_of_ranks(tmp_path: Pa
     assert shown["first"][0] == "1" and shown["first"][-1].endswith(")")
 
 
-def test_ranks_are_by_size_where_not_all_have_signs(tmp_path: Path) -> None:
-    sizes, signed = (
-        written(["a", " b", " c"], [1.0, 2.0, 3.0]),
-        written(["a", " b", " c"], [1.0, -9.0, 3.0], signed=True),
-    )
-    script = """return $$("tbody tr").map(row => [...row.cells].map(cell => cell.textContent)).map(cells =>
-      [cells[2], cells[0], cells[7]]);"""
-    rows = run(heta_lens.compare({"a": sizes, "b": signed}).page, script, tmp_path)
-    assert rows == [["“ c” (last)", "1", "2 (↓1)"], ["“ b”", "2", "1 (↑1)"], ["“a”", "3", "3 (=)"]]
-
-
 def test_a_target_shows_what_made_it_and_a_source_what_it_feeds(tmp_path: Path) -> None:
     script = """const all = chips().map(depth);
       $(".strip").focus(); chips()[38].click(); const target = chips().map(depth), made = tip();
@@ -481,13 +463,6 @@ def test_columns_of_one_name_are_sorted_each_by_itself(tmp_path: Path) -> None:
       return { part, share: column(1), arrows: $$("th").filter(head => /[▾▴]/.test(head.textContent)).length };"""
     shown = run(view.page, script, tmp_path)
     assert shown == {"part": ["7.00", "6.00", "5.00"], "share": ["1", "2", "3"], "arrows": 1}
-
-
-def test_two_views_on_one_page_do_not_disturb_each_other(tmp_path: Path) -> None:
-    page = views()["one"].page + views()["comparison"].fragment + views()["one"].fragment
-    script = """chips()[3].click();
-      return [$$(".heta-view.live").length, $$(".heta-view").map(view => view.querySelectorAll(".now").length)];"""
-    assert run(page, script, tmp_path) == [3, [1, 0, 0]]
 
 
 INSERTED = """const outputs = fragments.map(fragment => {
