@@ -143,3 +143,5 @@ def test_what_cannot_be_explained_cannot_be_estimated() -> None:
         estimate(model, ids, variant="fulll")
     with pytest.raises(ValueError, match="is more than the 2 layers"):
         estimate(model, ids, variant="ls", layers=3)
+    with pytest.raises(ValueError, match=r"through=\(1, 2\) follows a span: give its place too"):
+        estimate(model, ids, through=(1, 2))
