@@ -31,7 +31,7 @@ from heta_lens.metrics.robustness import (
     under_noise,
 )
 from heta_lens.metrics.scores import normalised, with_mean
-from heta_lens.metrics.tasks import Retrained, exact_match_change, kept_mass, kept_share, look_up, retrained
+from heta_lens.metrics.tasks import exact_match_change, kept_mass, kept_share, look_up
 
 __all__ = [
     "FEW",
@@ -41,7 +41,6 @@ __all__ = [
     "Drops",
     "Metric",
     "MetricCase",
-    "Retrained",
     "Setting",
     "Soft",
     "abpc",
@@ -69,7 +68,6 @@ __all__ = [
     "patch_correlation",
     "relative_change",
     "released",
-    "retrained",
     "sensitivity",
     "soft",
     "soft_area",

@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.usefixtures("unchecked")]
 
 N, TARGET = 6, 7
 EFFECTS = torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.6])
-TEXTS, LABELS = [[1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 1], [1, 1, 2, 2, 3, 3], [6, 5, 4, 3, 2, 1]] * 2, [0, 1] * 4
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +55,13 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     "passes": lambda scores, _: metrics.passes(scores, [1]),
     "patch_correlation": lambda scores, _: metrics.patch_correlation(scores, EFFECTS, signed=True),
     "released": lambda scores, asked: metrics.released(asked, scores),
-    "retrained": lambda scores, _: metrics.retrained(TEXTS, LABELS, [EFFECTS] * 7 + [scores]),
     "soft": lambda scores, asked: metrics.soft(asked, scores),
     "soft, keep": lambda scores, asked: metrics.soft(asked, scores, keep=0.5),
     "soft_area": lambda scores, asked: metrics.soft_area(asked, scores),
     "with_mean": lambda scores, _: metrics.with_mean(scores, 0.5),
 }
 OF_A_CONTEXT = ["additivity_gap", "cascade", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
-OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "retrained", "soft", "soft, keep", "soft_area"]
+OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "soft", "soft, keep", "soft_area"]
 OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "look_up", "relative_change"}
 OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)

@@ -1,15 +1,14 @@
-"""Downstream tasks on the best tokens: verdicts, look-ups and retrained classifiers."""
+"""Downstream tasks on the best tokens: verdicts and look-ups."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict
 from helpers.evaluating import MODEL, N, double, prediction_of, some_scores
-from heta_lens.metrics import exact_match_change, kept_mass, kept_share, look_up, retrained
+from heta_lens.metrics import exact_match_change, kept_mass, kept_share, look_up
 
 
 def test_a_share_and_a_mass_of_tokens_are_kept_in_order() -> None:
@@ -46,34 +45,3 @@ def test_a_little_tool_looks_things_up() -> None:
     for who, place in (("Ann", "box"), ("Bob", "bag")):
         assert look_up(story, f"Where did {who} put the key?", [" box", " bag", " bin"]) == f" {place}"
     assert look_up("Ann put", "Where?", [" box"]) == ""
-
-
-def sorted_texts(count: int = 400) -> tuple[list[list[int]], list[int]]:
-    """Of 10 words; one, anywhere, tells which of two kinds a text is of."""
-    generator = np.random.default_rng(0)
-    texts, labels = generator.integers(10, 60, (count, 10)), generator.integers(0, 2, count)
-    texts[np.arange(count), generator.integers(0, 10, count)] = labels
-    return texts.tolist(), labels.tolist()
-
-
-@pytest.mark.slow
-def test_without_the_word_that_tells_nothing_can_be_learned() -> None:
-    texts, labels = sorted_texts()
-    good = [torch.tensor([float(word < 2) for word in text]) for text in texts]
-    found = retrained(texts, labels, good, shares=(0.1, 0.5))
-    assert found.removed.shape == (3, 2) and (found.removed < 0.65).all() and (found.kept > 0.99).all()
-    assert (found.whole > 0.95).all() and (found.nothing < 0.65).all()
-    bad = retrained(texts, labels, [-one for one in good], shares=(0.1, 0.5))
-    assert (bad.removed > 0.95).all() and (bad.kept < 0.65).all()
-    assert (abs(bad.removed_by_chance[:, 1] - 0.75) < 0.12).all() and (
-        abs(bad.kept_by_chance[:, 1] - 0.75) < 0.12
-    ).all()
-    again = retrained(texts, labels, good, shares=(0.1, 0.5))
-    assert all(np.array_equal(getattr(again, name), getattr(found, name)) for name in vars(found))
-
-
-def test_what_cannot_be_learned_is_refused() -> None:
-    texts, labels = sorted_texts(4)
-    scores = [torch.ones(10)] * 4
-    with pytest.raises(ValueError, match="4 texts, 3 labels and 4 scores"):
-        retrained(texts, labels[:3], scores)
