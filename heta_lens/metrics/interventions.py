@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.scores import Positions, candidate_positions, finite_scores
 from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.masking import random_sets, set_drops, whole_drops
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
@@ -37,10 +37,10 @@ class Drops:
     def of(cls, prediction: Prediction, *, seed: int = 0) -> "Drops":
         """Measure the drops of every single token and of 32 random sets, with embeddings of 0 as masks."""
         generator = prompt_generator(seed, prediction.ids)
-        sets = diagnostics.subsets(generator, len(prediction))
+        sets = random_sets(generator, len(prediction))
         with prediction.running():
-            each = diagnostics.drops(prediction, "zero", sets, "auto")
-            (whole,) = diagnostics.whole_drops([prediction], "zero")
+            each = set_drops(prediction, "zero", sets, "auto")
+            (whole,) = whole_drops([prediction], "zero")
         return cls(sets, each.cpu().double(), whole, torch.from_numpy(generator.permutation(len(sets))))
 
 

@@ -1,8 +1,9 @@
 """Masked contexts: which tokens are replaced by a mask's embedding, and what is predicted then."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
@@ -17,6 +18,7 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import Scale, log_softmax
 
+SUBSETS = 32  # random sets of tokens that are masked, beside every single token
 KEEPING = 4  # forwards' worth of keeping a prefix, and of making sure that runs continue from it
 
 
@@ -160,3 +162,37 @@ def with_others_masked(
         return read(torch.where(rearrange(rows, "copy pos -> copy pos 1"), embeddings, mask))
 
     return batches.map(masked, present.to(embeddings.device), len(embeddings))
+
+
+# ------------------------------------------------------------------------------------------- masked sets of tokens
+def random_sets(generator: np.random.Generator, length: int) -> Bool[Tensor, "subset pos"]:
+    """Draw all single positions, and random sets of positions, with all sizes equally likely."""
+    chosen = torch.zeros(SUBSETS, length, dtype=torch.bool)
+    for row in chosen:
+        size = generator.integers(1, length, endpoint=True)
+        row[generator.choice(length, size, replace=False)] = True
+    return torch.cat([torch.eye(length, dtype=torch.bool), chosen])
+
+
+def set_drops(
+    prediction: Prediction,
+    mask: Mask,
+    sets: Bool[Tensor, "subset pos"],
+    batch: int | Literal["auto"],
+) -> Float[Tensor, "subset"]:
+    """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
+    batches = prediction.batches(batch)
+    left = ablated(prediction, ~sets, prediction.mask_vector(mask), "log_prob", batches)
+    return prediction.value - left
+
+
+@torch.no_grad()
+def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
+    """Return the drop of g for every target when the whole context is masked: the sum of additive scores.
+
+    A single run serves all targets, which are of one prompt, the longest context last.
+    """
+    longest = targets[-1]
+    rerun = longest.rerun(read=[len(target) - 1 for target in targets])
+    masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
+    return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]

@@ -12,7 +12,6 @@ from helpers.evaluating import ONE_EACH, TARGET, N, demo, prediction_of
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures
 from heta_lens.evaluation.prompt_evaluation import ask, explained
-from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
     Drops,
@@ -23,6 +22,7 @@ from heta_lens.metrics import (
     patch_correlation,
 )
 from heta_lens.metrics.metric_case import MetricCache
+from heta_lens.prediction.masking import SUBSETS
 
 SCORES = torch.tensor([4.0, 3, 2, 1])
 EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])

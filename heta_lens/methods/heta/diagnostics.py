@@ -1,13 +1,9 @@
 """Diagnostics of a score: its parts, and its distance from the effects of masking."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import isnan
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import torch
-from einops import repeat
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.target_kinds import kind_of
@@ -16,47 +12,9 @@ from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts, divisor
-from heta_lens.model.adapter import Mask
-from heta_lens.prediction.masking import MaskedEffects, ablated
+from heta_lens.prediction.masking import MaskedEffects
 from heta_lens.prediction.prediction import Prediction
 
-SUBSETS = 32  # random ones, beside every single token
-
-
-def subsets(generator: np.random.Generator, length: int) -> Bool[Tensor, "subset pos"]:
-    """Draw all single positions, and random sets of positions, with all sizes equally likely."""
-    chosen = torch.zeros(SUBSETS, length, dtype=torch.bool)
-    for row in chosen:
-        size = generator.integers(1, length, endpoint=True)
-        row[generator.choice(length, size, replace=False)] = True
-    return torch.cat([torch.eye(length, dtype=torch.bool), chosen])
-
-
-def drops(
-    prediction: Prediction,
-    mask: Mask,
-    members: Bool[Tensor, "subset pos"],
-    batch: int | Literal["auto"],
-) -> Float[Tensor, "subset"]:
-    """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
-    batches = prediction.batches(batch)
-    left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches)
-    return prediction.value - left
-
-
-@torch.no_grad()
-def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
-    """Return the drop of g for every target when the whole context is masked: the sum of additive scores.
-
-    A single run serves all targets, which are of one prompt, the longest context last.
-    """
-    longest = targets[-1]
-    rerun = longest.rerun(read=[len(target) - 1 for target in targets])
-    masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
-    return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
-
-
-# ------------------------------------------------------------------------------------------------- parts of the score
 # Options that make it another score, where they are not the default.
 IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "norm", "flow"}
 

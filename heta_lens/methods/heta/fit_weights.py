@@ -12,11 +12,11 @@ from scipy.stats import bootstrap
 from heta_lens._util.options import check_at_least
 from heta_lens._util.python import quietly, warn
 from heta_lens._util.work import working
-from heta_lens.methods.heta.diagnostics import drops, subsets
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.score import scaled
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.coalitions import non_negative
+from heta_lens.prediction.masking import random_sets, set_drops
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Array: TypeAlias = np.ndarray
@@ -114,9 +114,9 @@ def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> pd
         "gated_information": gate * information,
         "half": gate * (curvature + information) / 2,
     }
-    members = subsets(prompt_generator(seed, prediction.ids), len(prediction))
+    members = random_sets(prompt_generator(seed, prediction.ids), len(prediction))
     with prediction.running():
-        dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch)
+        dropped = set_drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch)
     sums = {name: (members.to(feature) @ feature).double().numpy() for name, feature in features.items()}
     return pd.DataFrame({**sums, "drop": dropped.double().cpu().numpy(), "prediction": number})
 

@@ -24,7 +24,7 @@ from heta_lens.diagnostics import Cost
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.cost import longest_run, product_batches, work_and_positions
 from heta_lens.methods.heta.curvature import SquaredGradient, Task, estimated_curvature
-from heta_lens.methods.heta.diagnostics import score_facts, whole_drops
+from heta_lens.methods.heta.diagnostics import score_facts
 from heta_lens.methods.heta.gate import gate, value_norms
 from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
 from heta_lens.methods.heta.options import PUBLISHED, HetaOptions
@@ -32,7 +32,7 @@ from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.masking import MaskedEffects, masked_effects
+from heta_lens.prediction.masking import MaskedEffects, masked_effects, whole_drops
 from heta_lens.prediction.prediction import Prediction, contrast_ids
 
 

@@ -11,8 +11,8 @@ import heta_lens.methods.heta.fit_weights
 from helpers import oracles, zoo
 from helpers.asking import doubts_allowed, plain_embeddings, plain_log_probs, predict
 from heta_lens import Heta, Prediction, fit_weights
-from heta_lens.methods.heta.diagnostics import SUBSETS, subsets
 from heta_lens.methods.heta.fit_weights import MODELS, factors, folds_of, measured
+from heta_lens.prediction.masking import SUBSETS, random_sets
 from heta_lens.prediction.prediction import prompt_generator
 
 Array = np.ndarray
@@ -83,7 +83,7 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
     table = measured(how, prediction, 4, seed=2)
     log_probs, embeddings = plain_log_probs(model, ids), plain_embeddings(model, ids)
     mask = plain_embeddings(model, torch.full_like(ids, 5))[0]
-    members = subsets(prompt_generator(2, ids[0]), 5).tolist()
+    members = random_sets(prompt_generator(2, ids[0]), 5).tolist()
     parts = how(prediction).parts
     gate, curvature, information = (parts[name] for name in ("gate", "curvature", "information"))
     per_token = {
