@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.metadata import entry_points
@@ -292,18 +292,21 @@ def ask(model: Any, instance: Instance) -> Prediction:
 
     Keys and values of the prompt are computed here, so that the seconds of a method do not include them.
     """
-    adapter, prompt = ModelAdapter(model), _prompt(model, instance)
-    cache = adapter.cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
-    prediction = Prediction.from_cache(cache, tokens=prompt)
+    prompt = _prompt(model, instance)
+    prediction = _predicted(model, prompt)
     if instance.answer is not None:
         first, *rest = prediction.spell(instance.answer)
-        if rest and isinstance(prompt, Tensor) and not adapter.tokenizer.write(first).strip():
+        if rest and isinstance(prompt, Tensor) and not prediction.adapter.tokenizer.write(first).strip():
             # Some tokenizers write numbers after a token for the blank, which tells nothing of the answer.
-            prompt = torch.cat([prompt, prompt.new_tensor([[first]])], 1)
-            cache, first = adapter.cache(prompt), rest[0]
-        prediction = Prediction.from_cache(cache, first, tokens=prompt)
+            prediction, first = _predicted(model, torch.cat([prompt, prompt.new_tensor([[first]])], 1)), rest[0]
+        prediction = replace(prediction, target=first)
     prediction.prompt.prefix()
     return prediction
+
+
+def _predicted(model: Any, prompt: "ChatPrompt | Tensor") -> Prediction:
+    cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
+    return Prediction.from_cache(cache, tokens=prompt)
 
 
 def explained(model: Any, instance: Instance, measurements: MetricCache, ready: Ready) -> MetricCase:

@@ -1,10 +1,12 @@
 """One prompt of an evaluation: methods with options, values of metrics, and failures."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from heta_lens.evaluation import figures, prompt_evaluation
 from heta_lens.evaluation.prompt_evaluation import (
     PromptEvaluator,
     Task,
+    ask,
     description,
     raised_at,
     ranges,
@@ -70,7 +73,6 @@ def test_scores_that_do_not_distinguish_tokens_are_degenerate() -> None:
 
 def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Counter[str] = Counter()
-    ask = prompt_evaluation.ask
     monkeypatch.setattr(prompt_evaluation, "ask", lambda *given: (calls.update([given[1].id]), ask(*given))[1])
     named = {entry.label: entry for entry in entries("recency", "random", "leave_one_out")}
     (prompt,) = suite("recall", limit=1)
@@ -82,6 +84,17 @@ def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch)
         assert set(record.values) == {"f1"}
         assert record.log_prob == pytest.approx(float(ask(demo(), prompt).log_probs.max()))
         assert attribution is not None and len(attribution) == record.tokens
+
+
+@pytest.mark.parametrize("answer", [None, " drawer"])
+def test_a_prediction_takes_a_cache_its_check_and_two_runs_for_the_prefix(
+    answer: str | None, forwards: Callable[[Any], list[Any]]
+) -> None:
+    (prompt,), model = suite("recall", limit=1), demo()
+    runs = forwards(model)
+    prediction = ask(model, replace(prompt, answer=answer, choices=()))
+    assert len(runs) == 4
+    assert prediction.target_text == answer or prediction.target == int(prediction.log_probs.argmax())
 
 
 def test_an_error_is_described_with_its_place_in_an_installed_plug_in(
