@@ -24,7 +24,6 @@ Annotator: TypeAlias = Callable[[Instance], Collection[Span]]
 Agree: TypeAlias = Literal["intersection", "majority", "union"]
 Order: TypeAlias = Literal["narrative_first", "science_first", "both"]
 
-NARRATIVES, QUESTIONS = "deepmind/narrativeqa", "allenai/sciq"
 RELEASED = ("id", "sciq_id", "input_text", "narrative_segment", "sciq_support_segment", "question", "answer")
 REFERS_BACK = re.compile(r"(?:He|She|It|They|His|Her|Hers|Its|Their|This|That|These|Those|Then|There|However)\b")
 FEWEST_WORDS = 5

@@ -115,7 +115,6 @@ def without(text: str, spans: Iterable[Span]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- TellMeWhy
-TELLMEWHY_HUB = "StonyBrookNLP/tellmewhy"
 Answer: TypeAlias = Literal["model", "given"]
 
 
@@ -197,7 +196,6 @@ def _listed(record: Record, name: str, kind: type) -> list[Any]:
 # ------------------------------------------------------------------------------------------------------------- WikiBio
 # The paper cites SelfCheckGPT's set of 238 biographies in prose. Records of the full WikiBio have a table beside the
 # text, which names the sources of facts.
-WIKIBIO_HUB = "potsawee/wiki_bio_gpt3_hallucination"
 
 
 def wikibio_instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 1) -> Iterator[Instance]:

@@ -23,11 +23,9 @@ from helpers.dataset_records import (
     unchecked,
     written,
 )
-from heta_lens.data import curated
-from heta_lens.data import datasets as public
 from heta_lens.data.instance import read_jsonl
 from heta_lens.data.records import read
-from heta_lens.data.suites import suite
+from heta_lens.data.suites import HUB, suite
 
 RECORDS = [{"a": "None", "b": [1, 2], "c": {"d": "é\u2028"}}, {"a": "", "b": [], "c": {"d": "2020-01-01"}}]
 
@@ -160,10 +158,10 @@ def test_a_hub_out_of_reach_is_one_sentence_with_the_way_out(error: Exception, m
 def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     held = {
-        public.TELLMEWHY_HUB: [WHY],
-        public.WIKIBIO_HUB: [PROSE],
-        curated.NARRATIVES: NARRATIVES,
-        curated.QUESTIONS: [science()],
+        HUB["tellmewhy"]: [WHY],
+        HUB["wikibio"]: [PROSE],
+        HUB["narratives"]: NARRATIVES,
+        HUB["questions"]: [science()],
     }
 
     def load_dataset(name: str, _: None, split: str) -> Any:
@@ -175,8 +173,8 @@ def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyP
     assert suite("wikibio")[0].text.startswith("J. Doe")
     assert suite("curated", order="both")[1].words("gold") == ["plants", "catch", "light"]
     assert asked == [
-        (public.TELLMEWHY_HUB, "validation"),
-        (public.WIKIBIO_HUB, "evaluation"),
-        (curated.NARRATIVES, "test"),
-        (curated.QUESTIONS, "test"),
+        (HUB["tellmewhy"], "validation"),
+        (HUB["wikibio"], "evaluation"),
+        (HUB["narratives"], "test"),
+        (HUB["questions"], "test"),
     ]
