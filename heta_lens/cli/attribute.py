@@ -149,8 +149,8 @@ def attribute_prompts(
     The prompts are those of a file, a data set or a suite.
     """
     out = out.expanduser()
+    from heta_lens._util.files import RUN
     from heta_lens._util.options import assignments
-    from heta_lens.evaluation.run_database import RUN
     from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.model.loading import load_model
 

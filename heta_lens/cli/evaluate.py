@@ -142,7 +142,7 @@ def merge_shards(
 
     evaluate --shard or attribute-dataset --shard wrote them; they stay.
     """
-    from heta_lens.evaluation.run_database import merge
+    from heta_lens.evaluation import merge
 
     count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
     add(folder=folder, merged=count)

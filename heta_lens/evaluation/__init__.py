@@ -1,16 +1,17 @@
 """Suites × methods × metrics: evaluations that resume, reports with confidence intervals, and the paper's tables.
 
 `evaluate` (`runner`) explains every prompt by every method and evaluates the explanations (`prompt_evaluation`), in
-this process or by `workers`. Results are in a `run_database`, perhaps of a shard, and load as `saved_scores`;
-`external_scores` are scores of other tools. `report` writes tables, figures and a page, with intervals
-of `statistics`; `reproduce` makes the paper's tables.
+this process or by `workers`, and shows its `progress`. Results are `records` in a `run_database`; `resuming` finds the
+missing ones, and `shards` are merged. `dataset` explains without metrics, `saved_scores` loads the scores, and
+`external_scores` are scores of other tools. `report` writes tables, figures and a page, with intervals of
+`statistics`; `reproduce` makes the paper's tables.
 """
 
 from heta_lens.evaluation.external_scores import from_captum, write_scores
 from heta_lens.evaluation.prompt_evaluation import Entry, ask, figures
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.run_database import Shard, merge
 from heta_lens.evaluation.runner import evaluate
+from heta_lens.evaluation.shards import Shard, merge
 from heta_lens.evaluation.workers import Workers
 
 __all__ = [

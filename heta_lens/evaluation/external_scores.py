@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from heta_lens._util.files import brief, read_text, regular_file, write_atomically
+from heta_lens._util.files import RUN, brief, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
 from heta_lens._util.text import Span
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import each, read
-from heta_lens.evaluation.run_database import RUN, reading
+from heta_lens.evaluation.run_database import reading
 from heta_lens.methods.results import Scores, make_attribution
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.scores import evidence_positions, ordinary

@@ -26,7 +26,7 @@ from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.evaluation.external_scores import ExternalMethod
-from heta_lens.evaluation.run_database import Record, Value
+from heta_lens.evaluation.records import Record, Value
 from heta_lens.methods.base import Method, NotApplicable
 from heta_lens.methods.cost import within_budget
 from heta_lens.methods.registry import METHODS, MethodLike, method_of

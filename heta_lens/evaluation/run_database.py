@@ -9,40 +9,28 @@ passes on, and a late result of its first owner is dropped. Resuming a run is a 
 """
 
 import json
-import os
 import platform
-import re
 import sqlite3
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, RLock, Thread
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
 import psutil
 
 from heta_lens._util.files import RUN
-from heta_lens._util.python import versions
 from heta_lens.attribution import Attribution
-from heta_lens.data.instance import Instance, record_of
-
-Value: TypeAlias = float | int | Sequence[float | int] | None
-Key: TypeAlias = tuple[str, str]  # of a prompt and a method
+from heta_lens.evaluation.records import Key, Record, metric_row, record_of_rows
 
 SCHEMA = 1  # rises when earlier versions of the library can no longer read the file
 LEASE, RENEWAL = 60.0, 10.0  # seconds that a claim lasts, and between its renewals
 BUSY = 60.0  # seconds of waiting for other writers
 ATTEMPTS = 3  # workers that may die of a method on a prompt
-POWER, PRIOR = 1.5, 0.5  # of the length that seconds grow with, before many were measured; the weight of this guess
-FORM = re.compile(r"(\d+|auto)/(\d+)")
-FOLDERS = "shard-*-of-*"
-NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process
+SHARD_FOLDERS = "shard-*-of-*"
 NETWORKS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "fuse.sshfs")  # without WAL
 
 TABLES = """
@@ -72,78 +60,10 @@ CREATE TABLE attributions (
     prompt TEXT NOT NULL, method TEXT NOT NULL, file BLOB NOT NULL, PRIMARY KEY (prompt, method)
 );
 """
-RESULTS = ("metrics", "scores", "attributions")
 COLUMNS = ["position", "token", "special", "score", "score_se", "gate", "curvature", "information"]  # of scores
 
 
-# -------------------------------------------------------------------------------------------------------------- records
-@dataclass(frozen=True)
-class Record:
-    """The results of a method on a prompt.
-
-    Attributes:
-        values: a number per metric (the two terms of a ratio of sums), or None without a value.
-        reasons: the reasons of missing values, by metric.
-        errors: the file and line of the errors of metrics; empty for a value that was not finite.
-        degenerate: the metrics for which the scores do not distinguish tokens.
-        failed: the error of the method, which leaves no values; ``failed_at`` its file and line.
-        skipped: the reason why the method refused the prompt, as a target-agnostic method refuses a contrast.
-        correct: whether the explained token is the model's own prediction.
-        log_prob: the log-probability of the explained token.
-        backwards: all backwards, including two for every Hessian–vector product (``hvps``).
-    """
-
-    instance: str
-    method: str
-    template: str = ""
-    values: Mapping[str, Value] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    degenerate: Sequence[str] = ()
-    failed: str = ""
-    failed_at: str = ""
-    skipped: str = ""
-    tokens: int = 0
-    correct: bool | None = None
-    log_prob: float | None = None
-    seconds: float = 0.0
-    forwards: int = 0
-    backwards: int = 0
-    hvps: int = 0
-
-    @property
-    def gradients(self) -> int:
-        """The backwards outside of Hessian–vector products."""
-        return self.backwards - 2 * self.hvps
-
-    @property
-    def worth(self) -> int:
-        """The cost in plain forwards: a backward counts as two, and so does a Hessian–vector product."""
-        return self.forwards + 2 * (self.gradients + self.hvps)
-
-    @property
-    def key(self) -> Key:
-        return self.instance, self.method
-
-    @property
-    def cluster(self) -> tuple[str, str]:
-        """The template; an instance without a template is a cluster of its own."""
-        return self.template, "" if self.template else self.instance
-
-    @property
-    def measured(self) -> bool:
-        """True if the record holds a value, or belongs to scores of an evaluation without metrics."""
-        found = any(value is not None for value in self.values.values())
-        return found or not (self.values or self.failed or self.skipped)
-
-
-def terms(value: Value) -> tuple[float, ...]:
-    """Return the numbers of a value; no numbers for a missing value."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, Sequence) else (value,)
-
-
+# --------------------------------------------------------------------------------------------------------------- claims
 class Claim(NamedTuple):
     """The tasks of a prompt that a worker has claimed: the attempt and the missing metrics of every method."""
 
@@ -230,7 +150,7 @@ class RunDatabase:
             kept = self.run.get("fingerprint")
             if kept is None:
                 db.execute("INSERT INTO meta VALUES ('fingerprint', ?)", [json.dumps(dict(fingerprint))])
-            elif different := _different_parts(kept, fingerprint):
+            elif different := different_parts(kept, fingerprint):
                 raise ValueError(
                     f"{self.path} holds an evaluation with another model (other {', '.join(different)}): give another "
                     "folder, or that model"
@@ -309,7 +229,7 @@ class RunDatabase:
             db.execute(f"UPDATE prompts SET {known} WHERE prompt = ?", [*explained, record.instance])
             if attribution is not None:
                 self._write_scores(db, key, attribution)
-            rows = [_metric_row(record, name) for name in record.values]
+            rows = [metric_row(record, name) for name in record.values]
             db.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({', '.join('?' * 10)})", rows)
         return True
 
@@ -341,26 +261,6 @@ class RunDatabase:
                 self.release(worker)
 
     # ---------------------------------------------------------------------------------------------------------- reading
-    def seconds_left(self) -> float | None:
-        """Predict the seconds of work that are left, one worker's, from the ended tasks; None without any.
-
-        Seconds are fitted as a power of the length of a prompt, the same for all methods, times a factor of the method.
-        """
-        rows = self.rows("SELECT method, size, state, waited FROM tasks JOIN prompts USING (prompt)")
-        tasks: Any = pd.DataFrame([*map(tuple, rows)], columns=["method", "size", "state", "waited"])
-        done = tasks[tasks["waited"].notna() & (tasks["state"] == "done")].astype({"waited": float})
-        left = tasks[tasks["state"].isin(["pending", "claimed"])]
-        if not len(left):
-            return 0.0
-        if not len(done):
-            return None
-        logarithms = np.log(done[["size", "waited"]].clip(lower=1e-4))
-        around = logarithms - logarithms.groupby(done["method"]).transform("mean")
-        spread = float((around["size"] ** 2).sum())
-        slope = (float((around["size"] * around["waited"]).sum()) + POWER * PRIOR) / (spread + PRIOR)
-        factors = done["waited"].groupby(done["method"]).sum() / (done["size"] ** slope).groupby(done["method"]).sum()
-        return float((left["method"].map(factors).fillna(factors.mean()) * left["size"] ** slope).sum())
-
     def counts(self) -> dict[str, int]:
         """Count the tasks by state."""
         return dict(map(tuple, self.rows("SELECT state, count(*) FROM tasks GROUP BY state")))
@@ -372,7 +272,7 @@ class RunDatabase:
             metrics[row["prompt"], row["method"]].append(row)
         ended = "SELECT * FROM tasks JOIN prompts USING (prompt) WHERE state IN ('done', 'failed', 'skipped')"
         tasks = self.rows(f"{ended} ORDER BY prompt, method")
-        return [_record(task, metrics[task["prompt"], task["method"]]) for task in tasks]
+        return [record_of_rows(task, metrics[task["prompt"], task["method"]]) for task in tasks]
 
     def explained(self) -> list[Key]:
         """Return the prompt and the method of every saved attribution, in the order of the run."""
@@ -383,36 +283,6 @@ class RunDatabase:
         of_task = "SELECT file FROM attributions WHERE prompt = ? AND method = ?"
         ((raw,),) = self.rows(of_task, [prompt, method])
         return Attribution.of_bytes(raw, f"{self.path}, {method} on {prompt}")
-
-
-def _metric_row(record: Record, name: str) -> list[Any]:
-    found = terms(record.values[name])
-    value, against, *more = *found, None, None
-    every = json.dumps(found) if any(term is not None for term in more) else None  # of a table's grid of settings
-    why = [name in record.errors, record.reasons.get(name, ""), record.errors.get(name, "")]
-    return [*record.key, name, value, against, every, name in record.degenerate, *why]
-
-
-def _record(task: sqlite3.Row, metrics: Sequence[sqlite3.Row]) -> Record:
-    values: dict[str, Value] = {row["metric"]: row["value"] for row in metrics}
-    values |= {row["metric"]: (row["value"], row["against"]) for row in metrics if row["against"] is not None}
-    values |= {row["metric"]: tuple(json.loads(row["terms"])) for row in metrics if row["terms"] is not None}
-    return Record(
-        instance=task["prompt"],
-        method=task["method"],
-        template=task["template"],
-        values=values,
-        reasons={row["metric"]: row["reason"] for row in metrics if row["reason"]},
-        errors={row["metric"]: row["raised_at"] for row in metrics if row["failed"]},
-        degenerate=tuple(row["metric"] for row in metrics if row["degenerate"]),
-        failed=task["reason"] if task["state"] == "failed" else "",
-        failed_at=task["raised_at"],
-        skipped=task["reason"] if task["state"] == "skipped" else "",
-        correct=None if task["correct"] is None else bool(task["correct"]),
-        log_prob=task["log_prob"],
-        seconds=task["seconds"] or 0.0,
-        **{name: task[name] or 0 for name in ("tokens", "forwards", "backwards", "hvps")},
-    )
 
 
 # ----------------------------------------------------------------------------------------------------- opening, closing
@@ -467,7 +337,7 @@ def reading(folder: Path) -> Iterator[RunDatabase]:
     """Open the database of a folder, or a database's file, for reading; nothing is written or waited for."""
     path = folder / RUN if folder.is_dir() else folder
     if not path.is_file():
-        if folder.is_dir() and any(folder.glob(FOLDERS)):
+        if folder.is_dir() and any(folder.glob(SHARD_FOLDERS)):
             raise ValueError(f"{folder} holds shards of an evaluation: heta-lens merge {folder} joins the shards")
         raise ValueError(f"{folder} holds no evaluation: heta-lens evaluate … --out {folder} makes one")
     address = path.resolve().as_uri()
@@ -478,44 +348,11 @@ def reading(folder: Path) -> Iterator[RunDatabase]:
         except sqlite3.OperationalError:  # a read-only folder, or a writer on a file system without a shared log
             connection = stack.enter_context(closing(_connected(f"{address}?immutable=1", uri=True)))
         database = RunDatabase(path, connection)
-        _check_schema(database)
+        check_schema(database)
         yield database
 
 
-@contextmanager
-def opened(
-    folder: Path,
-    request: Mapping[str, Any],
-    instances: Sequence[tuple[int, Instance]],
-    metrics: Sequence[str],
-    *,
-    retry_failed: bool = False,
-) -> Iterator[RunDatabase]:
-    """Open or make the database of an evaluation, with a task for every prompt and method.
-
-    A database with another request is refused, but methods may be added. Prompts come with their numbers in the
-    evaluation. A finished task that lacks a metric is pending again.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"cannot write into {folder}: {error.strerror}") from None
-    request = json.loads(json.dumps(request))
-    with joined(folder / RUN) as database:
-        with database.writing() as db:
-            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in TABLES.split(";"):
-                    db.execute(statement)
-                made = {"schema": SCHEMA, "request": request, "versions": versions()}
-                db.executemany("INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(made[name])) for name in made])
-            _check_schema(database)
-            _check_request(database, request)
-            db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
-            _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
-        yield database
-
-
-def _check_schema(database: RunDatabase) -> None:
+def check_schema(database: RunDatabase) -> None:
     try:
         schema = database.run["schema"]
     except (KeyError, TypeError, json.JSONDecodeError):  # of a table ``meta`` of another program
@@ -526,161 +363,5 @@ def _check_schema(database: RunDatabase) -> None:
         )
 
 
-def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
-    """Refuse another evaluation; methods may be added, and a model may have another name."""
-    before, after = database.run, {"schema": SCHEMA, **request, "versions": versions()}
-    changed = [name for name in _different_parts(before, after) if name not in ("model", "fingerprint")]
-    if before["methods"].items() <= after["methods"].items():
-        changed = [name for name in changed if name != "methods"]
-    if not changed:
-        return
-    held = "; ".join(f"{kind}: {', '.join(before[kind])}" for kind in ("methods", "metrics") if kind in before)
-    raise ValueError(
-        f"{database.path} holds an evaluation with other {', '.join(changed)}: give another folder, or the whole "
-        f"request of the folder ({held}), to which methods may be added"
-    )
-
-
-def _different_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def different_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-
-
-def _add_tasks(
-    db: sqlite3.Connection,
-    methods: Sequence[str],
-    instances: Sequence[tuple[int, Instance]],
-    metrics: Sequence[str],
-    retry_failed: bool,
-) -> None:
-    prompts = [(each.id, number, each.template, len(json.dumps(record_of(each)))) for number, each in instances]
-    db.executemany("INSERT OR IGNORE INTO prompts (prompt, number, template, size) VALUES (?, ?, ?, ?)", prompts)
-    tasks = [(each.id, method, place) for _, each in instances for place, method in enumerate(methods)]
-    added = "INSERT INTO tasks (prompt, method, place) VALUES (?, ?, ?)"
-    db.executemany(f"{added} ON CONFLICT DO UPDATE SET place = excluded.place", tasks)
-    if retry_failed:
-        db.execute("UPDATE tasks SET state = 'pending', deaths = 0 WHERE state = 'failed'")
-        db.execute("DELETE FROM metrics WHERE failed")
-    if metrics:
-        wanted = ", ".join("?" * len(metrics))
-        measured = f"SELECT count(*) FROM metrics WHERE metric IN ({wanted})"
-        of_task = f"({measured} AND metrics.prompt = tasks.prompt AND metrics.method = tasks.method)"
-        again = f"UPDATE tasks SET state = 'pending' WHERE state = 'done' AND {of_task} < ?"
-        db.execute(again, [*metrics, len(metrics)])
-
-
-# ---------------------------------------------------------------------------------------------------- shards, merging
-@dataclass(frozen=True, order=True)
-class Shard:
-    """A part of an evaluation: every ``count``-th prompt, from the prompt number ``index`` (from 0) on."""
-
-    index: int
-    count: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.count:
-            raise ValueError(f"shard {self} does not exist: shards are counted from 0, as in 0/3, 1/3, 2/3")
-
-    @classmethod
-    def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
-        """Read ``"0/3"``, or ``"auto/3"``, for which the scheduler of the process sets a variable."""
-        match = FORM.fullmatch(written)
-        if match is None:
-            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3")
-        index, count = match.groups()
-        if index == "auto":
-            index = next((environment[name] for name in NUMBERS if name in environment), None)
-            if index is None:
-                raise ValueError(f"shard={written!r}, and the environment has none of {', '.join(NUMBERS)}")
-        return cls(int(index), int(count))
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-    @property
-    def folder(self) -> str:
-        """The name of the shard's folder inside the folder of the whole evaluation."""
-        return f"shard-{self.index}-of-{self.count}"
-
-    def size(self, total: int) -> int:
-        """Return the number of prompts of the shard, out of ``total``."""
-        return len(range(self.index, total, self.count))
-
-
-MAY_DIFFER = {"shard", "model", "methods"}  # entries of the request that may differ between shards
-
-
-def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) -> int:
-    """Merge shards to one evaluation in the folder, leave the shards as they are, and return the number of results.
-
-    Merging can be repeated when more shards have finished or have more methods; a shard's result replaces a failed one.
-
-    Args:
-        folder: the folder of the evaluation.
-        parts: the folders of the shards; by default the shards inside the folder.
-        partial: merge although shards are missing or not finished.
-    """
-    folders = [*parts] or sorted(folder.glob(FOLDERS))
-    if not folders:
-        raise ValueError(f"{folder} holds no shards: heta-lens evaluate … --shard 0/2 --out {folder} makes the first")
-    runs, results = {}, {}
-    for place in folders:
-        with reading(place) as database:
-            runs[place], results[place] = database.run, len(database.records())
-    methods, shards = _checked_shards(runs)
-    if (folder / RUN).exists():
-        with reading(folder) as database:
-            methods = {**database.run["methods"], **methods}
-    whole = runs[folders[0]]
-    count = next(iter(shards)).count
-    missing = [f"shard {index}/{count} is missing" for index in range(count) if Shard(index, count) not in shards]
-    for shard, place in shards.items():
-        if (left := shard.size(whole["instances"]) * len(methods) - results[place]) > 0:
-            missing.append(f"shard {shard} lacks {left} results")
-    if missing:
-        if not partial:
-            raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
-        warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
-    request = {
-        name: value for name, value in whole.items() if name not in ("schema", "shard", "fingerprint", "versions")
-    }
-    with opened(folder, {**request, "methods": methods}, (), ()) as database:
-        for place, run in runs.items():
-            database.check_model(run["fingerprint"])
-            database.connection.execute("ATTACH ? AS shard", [str(place / RUN)])
-            with database.writing() as db:
-                _take_results(db)
-            database.connection.execute("DETACH shard")
-        return len(database.records())
-
-
-def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[Shard, Path]]:
-    """Return the methods of all shards, and the folders by shard; refuse shards of different evaluations."""
-    methods: dict[str, Any] = {}
-    shards: dict[Shard, Path] = {}
-    (first, start), *_ = runs.items()
-    for folder, run in runs.items():
-        different = [name for name in _different_parts(start, run) if name not in MAY_DIFFER]
-        if any(methods.get(label, recipe) != recipe for label, recipe in run["methods"].items()):
-            different.append("methods")
-        if different:
-            raise ValueError(f"{folder} is of another evaluation than {first}: other {', '.join(different)}")
-        shard, of = (Shard.read(each.get("shard", "0/1")) for each in (run, start))  # 0/1 is a whole evaluation
-        if shard.count != of.count:
-            raise ValueError(f"{folder} is shard {shard}, and {first} shard {of}")
-        if shard in shards:
-            raise ValueError(f"{shards[shard]} and {folder} are both shard {shard}")
-        shards[shard] = folder
-        methods |= run["methods"]
-    return methods, shards
-
-
-def _take_results(db: sqlite3.Connection) -> None:
-    """Copy the results of the attached shard, except failures of tasks that did not fail here."""
-    db.execute("INSERT OR REPLACE INTO prompts SELECT * FROM shard.prompts")
-    kept = "SELECT 1 FROM tasks AS own WHERE own.prompt = new.prompt AND own.method = new.method AND own.state = 'done'"
-    ended = "new.state = 'done' OR (new.state IN ('failed', 'skipped') AND NOT EXISTS (" + kept + "))"
-    db.execute("CREATE TEMP TABLE taken AS SELECT prompt, method FROM shard.tasks AS new WHERE " + ended)
-    for table in ("tasks", *RESULTS):
-        taken = f"SELECT * FROM shard.{table} WHERE (prompt, method) IN (SELECT prompt, method FROM taken)"
-        db.execute(f"INSERT OR REPLACE INTO {table} {taken}")
-    db.execute("DROP TABLE taken")

@@ -2,26 +2,20 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from math import inf
 from os import PathLike
 from pathlib import Path
-from time import perf_counter
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
-from heta_lens.data.prompt_sources import Source, prompts
+from heta_lens.evaluation.progress import progress_of
 from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
-from heta_lens.evaluation.run_database import RunDatabase, Shard, allows_many_writers, opened
-from heta_lens.evaluation.saved_scores import SavedScores, load_scores
+from heta_lens.evaluation.resuming import opened
+from heta_lens.evaluation.run_database import allows_many_writers
+from heta_lens.evaluation.shards import Shard
 from heta_lens.evaluation.workers import (
     Setup,
     Workers,
@@ -38,7 +32,6 @@ from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
-EVERY = 15.0  # seconds between two lines of progress
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
@@ -130,79 +123,3 @@ def evaluate(
             work_on_ray(run, setup, workers, count, look)
         else:
             work_in_processes(run, setup, count, look)
-
-
-@contextmanager
-def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
-    """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
-    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
-    has_bar = console.is_terminal or console.is_jupyter
-    columns = TextColumn("evaluating"), BarColumn(), TextColumn("{task.fields[done]}")
-    bar = Progress(*columns, console=console, disable=not shown)
-    task = bar.add_task("", total=total, done="")
-
-    def show(every: float = 0.5 if has_bar else EVERY) -> None:
-        nonlocal last
-        if not shown or perf_counter() - last < every:
-            return
-        last, counts, seconds = perf_counter(), run.counts(), run.seconds_left()
-        workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
-        left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
-        completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
-        done = f"{completed} of {total} done{left}"
-        if not has_bar and done != bar.tasks[task].fields["done"]:
-            console.print(done, markup=False, highlight=False, soft_wrap=True)
-        bar.update(task, completed=completed, done=done)
-
-    show()
-    with bar if has_bar else nullcontext():
-        yield show
-        show(0.0)
-
-
-def attribute_dataset(
-    model: Any,
-    source: Source,
-    methods: Methods = "heta",
-    *,
-    out: str | PathLike[str],
-    fields: Mapping[str, str] | None = None,
-    split: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    retry_failed: bool = False,
-    progress: bool = True,
-    facts: Mapping[str, Any] | None = None,
-    workers: Workers = HERE,
-    shard: Shard | None = None,
-    **options: Any,
-) -> SavedScores:
-    """Explain every prompt by every method; a forward per prompt serves all methods.
-
-    The scores go to ``run.sqlite`` in the folder ``out`` as soon as they are computed; failures are recorded there too,
-    and stop nothing. Interrupted runs resume. The explained token of a prompt is the first token of
-    the answer, or without an answer the model's own next token.
-
-    Args:
-        source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
-        out: the folder of the scores; it is made if it does not exist.
-        fields: the columns of the fields, as in ``{"text": "question"}``.
-        split: the split of a suite or data set.
-        limit: the largest number of prompts.
-        seed: the seed that draws the prompts of a suite.
-        options: options of the suite, and ``path``, the file of the suite.
-
-    The other arguments are those of `evaluation.evaluate`.
-
-    Example:
-        scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
-        scores["prompts-0", "heta"].plot()
-    """
-    entries = explainers(methods)  # refuses a wrong name before a model is loaded
-    draw = partial(prompts, source, fields=fields, split=split, limit=limit, seed=seed, **options)
-    instances, model = drawn(source, model, workers, draw)
-    folder = Path(out).expanduser()
-    how = {"facts": facts, "progress": progress, "retry_failed": retry_failed, "workers": workers, "shard": shard}
-    evaluate(model, instances, entries, (), folder, **how)
-    folder = folder / shard.folder if shard else folder
-    return load_scores(folder)

@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from helpers.evaluating import recorded
+from heta_lens._util.files import RUN
+from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.report.document import Heading, Notes, Paragraph, Table, markdown, page
 from heta_lens.evaluation.report.figures import BETTER, WORSE, mark
 from heta_lens.evaluation.report.folder_report import write_report
 from heta_lens.evaluation.report.results import Summary, summary
-from heta_lens.evaluation.run_database import RUN, Record
 from heta_lens.evaluation.statistics import corrected
 
 METRICS = {

@@ -11,6 +11,7 @@ import pytest
 
 from helpers import SHARED
 from helpers.evaluating import demo
+from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.reproduce import TABLES, reproduce, reproduce_table
 from heta_lens.evaluation.reproduce.cells import (
     SEEDS,
@@ -21,7 +22,6 @@ from heta_lens.evaluation.reproduce.cells import (
     printed,
 )
 from heta_lens.evaluation.reproduce.reproduce_table import Effort
-from heta_lens.evaluation.run_database import Record
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.metrics import relative_change
 from heta_lens.model import loading

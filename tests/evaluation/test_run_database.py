@@ -21,20 +21,14 @@ from typer.testing import CliRunner
 import heta_lens
 from helpers.evaluating import demo
 from helpers.killing import forked
+from heta_lens._util.files import RUN
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, Workers, evaluate, run_database, write_report
-from heta_lens.evaluation.run_database import (
-    RUN,
-    Claim,
-    Record,
-    RunDatabase,
-    _shared_journal,
-    joined,
-    opened,
-    reading,
-    worker_name,
-)
+from heta_lens.evaluation.progress import seconds_left
+from heta_lens.evaluation.records import Record
+from heta_lens.evaluation.resuming import opened
+from heta_lens.evaluation.run_database import Claim, RunDatabase, _shared_journal, joined, reading, worker_name
 from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.metrics import METRICS
 
@@ -86,9 +80,9 @@ def states(database: RunDatabase) -> list[tuple[Any, ...]]:
 
 
 def test_nothing_is_left_of_a_finished_run(folder: Path, database: RunDatabase) -> None:
-    assert database.seconds_left() is None  # nothing is known yet
+    assert seconds_left(database) is None  # nothing is known yet
     with reading(folder) as finished:
-        assert finished.seconds_left() == 0
+        assert seconds_left(finished) == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ contents

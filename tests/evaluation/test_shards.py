@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from helpers.evaluating import demo, entries
+from heta_lens._util.files import RUN
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Shard, evaluate, merge, write_report
-from heta_lens.evaluation.run_database import RUN, read_records, reading
+from heta_lens.evaluation.run_database import read_records, reading
 from heta_lens.evaluation.saved_scores import load_scores
 
 METHODS = "recency", "leave_one_out", "random"

@@ -20,9 +20,10 @@ from threadpoolctl import threadpool_info
 
 import heta_lens
 from helpers.evaluating import demo, entries
+from heta_lens._util.files import RUN
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
-from heta_lens.evaluation.run_database import RUN, read_records, reading
+from heta_lens.evaluation.run_database import read_records, reading
 from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.evaluation.workers import HELLO, Setup, _started, work_in_processes
 from heta_lens.model.loading import load_model

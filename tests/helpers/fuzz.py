@@ -28,8 +28,10 @@ from heta_lens.data.instance import read_jsonl
 from heta_lens.data.records import read
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.report.results import summary
-from heta_lens.evaluation.run_database import Record, opened, read_records
+from heta_lens.evaluation.resuming import opened
+from heta_lens.evaluation.run_database import read_records
 
 Make = Callable[[random.Random, Path], Path]
 

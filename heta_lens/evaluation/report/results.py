@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from heta_lens.evaluation.external_scores import is_external
-from heta_lens.evaluation.run_database import Record, Shard, reading, terms
+from heta_lens.evaluation.records import Record, terms
+from heta_lens.evaluation.run_database import reading
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
     Aggregate,
@@ -232,14 +233,13 @@ def summary(folder: Path) -> Summary:
     """Summarise the records of a folder, also before the evaluation is finished."""
     with reading(folder) as database:
         run, records = database.run, database.records()
+        ((prompts,),) = database.rows("SELECT count(*) FROM prompts")
     if not run.get("metrics"):
         way = f"heta-lens evaluate … --scores {folder} --out … evaluates the scores"
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
     methods, metrics = tuple(run["methods"]), metrics_of(run)
     listed = [record for record in records if record.method in run["methods"]]
-    requested = int(run.get("instances", 0))
-    requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
-    total = max(requested, len({record.instance for record in listed}))
+    total = prompts if "shard" in run else run.get("instances", prompts)  # of the whole evaluation if merged partly
     by_method = {method: {each.instance: each for each in listed if each.method == method} for method in methods}
     results = {name: MetricResults(metric, by_method, total) for name, metric in metrics.items()}
     # The HETA method with the fewest options, or else the first method.

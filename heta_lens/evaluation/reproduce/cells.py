@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from heta_lens._util.work import Allocations
 from heta_lens.evaluation.prompt_evaluation import figures
-from heta_lens.evaluation.run_database import Record, terms
+from heta_lens.evaluation.records import Record, terms
 from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, estimate, log_ratio, mean
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, spans_over

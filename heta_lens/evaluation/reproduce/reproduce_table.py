@@ -18,6 +18,7 @@ from heta_lens._util.python import quietly
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import Entry, description
+from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.report import document
 from heta_lens.evaluation.report.results import counted, with_interval
 from heta_lens.evaluation.reproduce.cells import (
@@ -30,7 +31,7 @@ from heta_lens.evaluation.reproduce.cells import (
     printed,
     table_metrics,
 )
-from heta_lens.evaluation.run_database import Record, read_records
+from heta_lens.evaluation.run_database import read_records
 from heta_lens.evaluation.runner import evaluate
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.model import loading, tokenizer
