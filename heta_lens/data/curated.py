@@ -1,28 +1,22 @@
 """The curated set: an irrelevant story, a passage with the answer, and a question about the passage.
 
-The module reads the paper's released instances from their JSON, makes new instances from NarrativeQA and SciQ as the
-paper describes, and annotates evidence. An annotator is a function from an instance to spans of characters; annotations
-are compared word by word, so that full stops and tokenizers make no difference.
+The module reads the paper's released instances from their JSON, or makes instances from NarrativeQA and SciQ as the
+paper describes, and marks the gold words: annotations go word by word, so that full stops and tokenizers make no
+difference.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import nan
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_at_least, check_choice
-from heta_lens._util.python import extra, warn
-from heta_lens._util.text import Span, tokens_in
+from heta_lens._util.python import warn
+from heta_lens._util.text import Span
 from heta_lens.data.datasets import WORD, Piece, composed, occurrences, one_line, split_sentences, words_within
 from heta_lens.data.instance import Instance
 from heta_lens.data.recall import Draw
 from heta_lens.data.records import each, values_of
-
-Annotator: TypeAlias = Callable[[Instance], Collection[Span]]
-Agree: TypeAlias = Literal["intersection", "majority", "union"]
-Order: TypeAlias = Literal["narrative_first", "science_first", "both"]
 
 RELEASED = ("id", "sciq_id", "input_text", "narrative_segment", "sciq_support_segment", "question", "answer")
 REFERS_BACK = re.compile(r"(?:He|She|It|They|His|Her|Hers|Its|Their|This|That|These|Those|Then|There|However)\b")
@@ -41,64 +35,9 @@ FUNCTION_WORDS = frozenset(_FUNCTION.split())
 
 
 # ---------------------------------------------------------------------------------------------------------- annotation
-class Agreement(NamedTuple):
-    """Agreement of two annotations, over the compared ``words``; ``kappa`` is Cohen's, beyond chance."""
-
-    f1: float
-    kappa: float
-    jaccard: float
-    words: int
-
-
-def annotated(
-    instances: Iterable[Instance], annotators: Sequence[Annotator], agree: Agree = "intersection"
-) -> Iterator[Instance]:
-    """Set the gold words of instances to the words marked by every annotator, a majority or an annotator."""
-    check_choice("agree", agree, get_args(Agree))
-    least = {"intersection": len(annotators), "majority": len(annotators) // 2 + 1, "union": 1}[agree]
-
-    def with_gold(instance: Instance) -> Instance:
-        votes = [_marked(instance, annotator(instance)) for annotator in annotators]
-        gold = [word for word in markable_words(instance) if sum(word in marked for marked in votes) >= least]
-        return replace(instance, gold=tuple(gold))
-
-    return map(with_gold, instances)
-
-
 def markable_words(instance: Instance) -> list[Span]:
     """Return the words of the support, or of the whole text if the support is unknown."""
     return words_within(instance.text, instance.support or [Span(0, len(instance.text))])
-
-
-def _marked(instance: Instance, spans: Iterable[Span]) -> set[Span]:
-    """Return the words with a character in a span; refuse a span without a markable word."""
-    words, marked = markable_words(instance), set()
-    for span in spans:
-        touched = tokens_in(instance.text, words, Span(*span))
-        if not touched:
-            where, text = "support" if instance.support else "text", instance.text[slice(*span)]
-            raise ValueError(f"{tuple(span)}, {text!r}, marks no word in the {where} of instance {instance.id!r}")
-        marked |= {words[at] for at in touched}
-    return marked
-
-
-def agreement(first: Iterable[Instance], second: Iterable[Instance]) -> Agreement:
-    """Compare two annotations of the same instances, over the words of every instance together.
-
-    F1 and Jaccard are NaN if nobody marks a word, kappa if every word is marked the same way.
-    """
-    ours: list[bool] = []
-    theirs: list[bool] = []
-    for left, right in zip(first, second, strict=True):
-        if (left.text, left.support) != (right.text, right.support):
-            raise ValueError(f"{left.id!r} and {right.id!r} are not the same text and support with other gold")
-        marked, other = _marked(left, left.gold), _marked(right, right.gold)
-        ours += [word in marked for word in markable_words(left)]
-        theirs += [word in other for word in markable_words(right)]
-    scores = extra("sklearn.metrics", "the agreement of annotators")
-    f1 = float(scores.f1_score(ours, theirs, zero_division=nan)) if ours else nan
-    kappa = float(scores.cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) == 2 else nan
-    return Agreement(f1, kappa, f1 / (2 - f1), len(ours))
 
 
 def answer_words(instance: Instance) -> list[Span]:
@@ -175,53 +114,38 @@ def pairs(
     narratives: Iterable[Mapping[str, Any]],
     questions: Iterable[Mapping[str, Any]],
     *,
-    order: Order = "narrative_first",
-    separator: str = " ",
     cue: str | None = "Answer:",
-    sentences: int = 1,
     seed: int = 0,
 ) -> Iterator[Instance]:
-    """Make an instance for every usable SciQ question (two with ``order="both"``), with a random story.
+    """Make an instance for every usable SciQ question, after the beginning of a random story.
 
-    The gold words are those of `answer_words`; `annotated` sets others.
+    The gold words are those of `answer_words`.
 
     Args:
         narratives: records of NarrativeQA, of which only the summaries are read.
         questions: records of SciQ.
-        order: the story first, the passage first, or an instance of each order.
-        separator: the text between the segments.
         cue: the end of the text; None ends the text with the question.
-        sentences: the number of first sentences of a summary that make a story.
         seed: the seed of the pairs of stories and questions.
     """
-    check_choice("order", order, get_args(Order))
-    check_at_least("sentences", sentences, 1, whole=True)
-    beginnings = (beginning(text, sentences) for text in each(narratives, _summary, "NarrativeQA's record"))
+    beginnings = map(beginning, each(narratives, _summary, "NarrativeQA's record"))
     stories = [*dict.fromkeys(filter(None, beginnings))]  # NarrativeQA repeats a document with each of its questions
     if not stories:
-        raise ValueError("narratives hold no summary that begins with whole sentences that refer to nothing before")
-    orders = get_args(Order)[:2] if order == "both" else (order,)
+        raise ValueError("narratives hold no summary that begins with a whole sentence that refers to nothing before")
     draw = Draw(f"curated {seed}")
-
-    def made() -> Iterator[Instance]:
-        asked = each(questions, _question, "SciQ's record")
-        for number, (question, answer, support, choices) in enumerate(asked):
-            # The paper requires the answer verbatim in the passage, because nothing could be marked otherwise.
-            if not answer or not occurrences(answer, support) or occurrences(answer, question):
-                continue
-            at = draw.below(len(stories))
-            # Only the passage may hold the answer.
-            fitting = (story for story in (*stories[at:], *stories[:at]) if not occurrences(answer, story))
-            if (story := next(fitting, None)) is None:
-                continue
-            segments = {"narrative_first": Piece(story, "distractor"), "science_first": Piece(support, "support")}
-            known = {"template": f"sciq-{number:05d}", "choices": choices}
-            for first in orders:
-                ordered = [segments[first], *(piece for name, piece in segments.items() if name != first)]
-                id = f"curated-{number:05d}-{first}"
-                yield _with_question(id, ordered, question, answer, separator, cue, **known)
-
-    return annotated(made(), [answer_words])
+    asked = each(questions, _question, "SciQ's record")
+    for number, (question, answer, support, choices) in enumerate(asked):
+        # The paper requires the answer verbatim in the passage, because nothing could be marked otherwise.
+        if not answer or not occurrences(answer, support) or occurrences(answer, question):
+            continue
+        at = draw.below(len(stories))
+        # Only the passage may hold the answer.
+        fitting = (story for story in (*stories[at:], *stories[:at]) if not occurrences(answer, story))
+        if (story := next(fitting, None)) is None:
+            continue
+        segments = [Piece(story, "distractor"), Piece(support, "support")]
+        known = {"template": f"sciq-{number:05d}", "choices": choices}
+        instance = _with_question(f"curated-{number:05d}", segments, question, answer, " ", cue, **known)
+        yield replace(instance, gold=tuple(answer_words(instance)))
 
 
 def _question(_: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
@@ -240,12 +164,11 @@ def _summary(_: int, record: Mapping[str, Any]) -> str:
     return values_of(summary, text=str)[0]
 
 
-def beginning(summary: str, sentences: int) -> str:
-    """Return the first sentences if complete and without a reference to previous text; else an empty text.
+def beginning(summary: str) -> str:
+    """Return the first sentence if complete and without a reference to previous text; else an empty text.
 
     A sentence that begins with a pronoun refers back; a line of a few words is a heading.
     """
-    first = split_sentences(one_line(summary))[:sentences]
-    complete = len(first) == sentences and all(text.rstrip("\"'”’)").endswith((".", "!", "?")) for text in first)
-    self_contained = complete and len(first[0].split()) >= FEWEST_WORDS and not REFERS_BACK.match(first[0])
-    return " ".join(first) if self_contained else ""
+    first = next(iter(split_sentences(one_line(summary))), "")
+    complete = first.rstrip("\"'”’)").endswith((".", "!", "?")) and len(first.split()) >= FEWEST_WORDS
+    return first if complete and not REFERS_BACK.match(first) else ""

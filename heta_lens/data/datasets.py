@@ -5,10 +5,10 @@ from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_at_least, check_choice, check_types
+from heta_lens._util.options import check_types
 from heta_lens._util.text import Span, joined, sentences, visible_span
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import Record, each, values_of
@@ -115,32 +115,24 @@ def without(text: str, spans: Iterable[Span]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- TellMeWhy
-Answer: TypeAlias = Literal["model", "given"]
 
 
-def tellmewhy_instances(
-    records: Iterable[Mapping[str, Any]],
-    *,
-    answer: Answer = "model",
-    cue: str | None = None,
-) -> Iterator[Instance]:
+def tellmewhy_instances(records: Iterable[Mapping[str, Any]], *, cue: str | None = None) -> Iterator[Instance]:
     """Make TellMeWhy instances: a story of a few sentences, and a question for the reason of an event.
 
-    The data set has a record per question and annotator; an instance joins the records of a question.
+    The data set has a record per question and annotator; an instance joins the records of a question. The answer is
+    left to the model, because people answer in their own words.
 
     Args:
         records: the records, as on the hub.
-        answer: ``"model"`` leaves the answer to the model, because people answer in their own words; ``"given"`` takes
-            the first annotator's answer.
         cue: the end of the text, such as ``"Answer:"``; None ends it with the question, as ReAGent does.
     """
-    check_choice("answer", answer, get_args(Answer))
     questions: dict[tuple[str, ...], list[Record]] = {}
     for record, key in each(records, _with_key, "TellMeWhy's record"):
         questions.setdefault(key, []).append(record)
 
     def made(number: int, group: Sequence[Record]) -> Instance:
-        return _tellmewhy_instance(f"tellmewhy-{number:05d}", group, answer, cue)
+        return _tellmewhy_instance(f"tellmewhy-{number:05d}", group, cue)
 
     return each(questions.values(), made, "TellMeWhy's question", lambda group: getattr(group[0], "where", ""))
 
@@ -149,13 +141,12 @@ def _with_key(_: int, record: Record) -> tuple[Record, tuple[str, ...]]:
     return record, tuple(values_of(record, narrative=str, question=str))
 
 
-def _tellmewhy_instance(name: str, group: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
+def _tellmewhy_instance(name: str, group: Sequence[Record], cue: str | None) -> Instance:
     first = group[0]
     meta = values_of(first, question_meta=str | None)[0] or name
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    given = f" {values_of(first, answer=str)[0].strip()}" if answer == "given" else None
     # Questions about a story share its sentences.
-    return composed(meta, [*_story(group), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
+    return composed(meta, [*_story(group), Piece(" "), asking], None, template=meta.split("_sentence_")[0])
 
 
 def _story(group: Sequence[Record]) -> list[Piece]:
@@ -198,21 +189,20 @@ def _listed(record: Record, name: str, kind: type) -> list[Any]:
 # text, which names the sources of facts.
 
 
-def wikibio_instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 1) -> Iterator[Instance]:
-    """Make WikiBio instances: the continuation of a biography, after its first sentences or given a table of facts.
+def wikibio_instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
+    """Make WikiBio instances: the continuation of a biography, after its first sentence or given a table of facts.
 
-    Of prose (``wiki_bio_text``) the first sentences are the prompt, and the model continues it. A table
+    Of prose (``wiki_bio_text``) the first sentence is the prompt, and the model continues it. A table
     (``input_text`` with ``target_text``) is followed by the text up to the first repetition of a row: the repetition is
     the answer, its row the support, every other row a distractor. Texts that repeat no row verbatim are left out.
     """
-    check_at_least("sentences", sentences, 1, whole=True)
 
     def made(number: int, record: Mapping[str, Any]) -> Instance | None:
         id = f"wikibio-{number:05d}"
         if isinstance(record, Mapping) and "input_text" in record:
             return _of_table(id, record)
         (prose,) = values_of(record, wiki_bio_text=str)
-        return Instance(id, " ".join(split_sentences(one_line(prose))[:sentences]), None)
+        return Instance(id, " ".join(split_sentences(one_line(prose))[:1]), None)
 
     return (instance for instance in each(records, made, "WikiBio's record") if instance is not None)
 

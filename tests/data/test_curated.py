@@ -1,21 +1,15 @@
 """The curated set: released instances, new instances of NarrativeQA and SciQ, and annotations of evidence."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from math import isnan
 from typing import Any
 
 import pytest
-from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
-from helpers.dataset_records import CURATED, DATA, NARRATIVES, NINA, narrative, science, shared, unchecked
-from heta_lens._util.text import Span
-from heta_lens.data import curated, recall
-from heta_lens.data.curated import FUNCTION_WORDS, agreement, annotated, answer_words, markable_words
-from heta_lens.data.datasets import occurrences
-from heta_lens.data.instance import Instance
+from helpers.dataset_records import CURATED, DATA, NARRATIVES, NINA, science, shared, unchecked
+from heta_lens.data import curated
+from heta_lens.data.curated import FUNCTION_WORDS, answer_words
 from heta_lens.data.suites import suite
 
 
@@ -82,14 +76,13 @@ def test_pairs_join_a_story_and_a_passage() -> None:
     assert instance.text == (
         "Ann sails to a far island. Green plants catch light. They need it. Question: What do plants catch? Answer:"
     )
-    assert (instance.id, instance.answer) == ("curated-00000-narrative_first", " light")
+    assert (instance.id, instance.answer) == ("curated-00000", " light")
     assert instance.words("distractor") == ["Ann sails to a far island."]
     assert instance.words("support") == ["Green plants catch light. They need it."]
     assert instance.words("gold") == ["plants", "catch", "light"]
     assert instance.choices == (" dust", " light", " rain", " wind")
-    (longer,) = curated.pairs(NARRATIVES, [science()], sentences=2, cue=None)
-    assert longer.words("distractor") == ["Ann sails to a far island. She finds a map."]
-    assert longer.text.endswith("catch?")
+    (bare,) = curated.pairs(NARRATIVES, [science()], cue=None)
+    assert bare.text.endswith("catch?")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +97,7 @@ def test_pairs_join_a_story_and_a_passage() -> None:
     ids=["blank", "none", "elsewhere", "part of a word", "told by the question"],
 )
 def test_questions_whose_passage_is_not_what_tells_the_answer_are_skipped(record: dict[str, Any]) -> None:
-    assert [one.id for one in curated.pairs(NARRATIVES, [record, science()])] == ["curated-00001-narrative_first"]
+    assert [one.id for one in curated.pairs(NARRATIVES, [record, science()])] == ["curated-00001"]
 
 
 def test_stories_that_tell_the_answer_too_are_not_drawn() -> None:
@@ -122,77 +115,26 @@ def test_stories_that_tell_the_answer_too_are_not_drawn() -> None:
 
 @unchecked
 @pytest.mark.parametrize(
-    ("narratives", "question", "options", "message"),
+    ("narratives", "question", "message"),
     [
-        (NARRATIVES, science(), {"order": "both_ways"}, "order='both_ways' is not one of .*did you mean 'both'"),
-        (NARRATIVES, science(), {"sentences": 0}, "sentences=0"),
-        (NARRATIVES[4:], science(), {}, "narratives hold no summary that begins with whole sentences"),
-        ([narrative("Ann sails to a far island.")], science(), {"sentences": 2}, "narratives hold no summary"),
-        ([{"document": {"id": "d"}}], science(), {}, "NarrativeQA's record 0: it has no summary, but id"),
-        ([{"document": "d"}], science(), {}, "NarrativeQA's record 0: its document is 'd'"),
-        (NARRATIVES, {"question": "What?"}, {}, "SciQ's record 0: it has no correct_answer"),
+        (NARRATIVES[4:], science(), "narratives hold no summary"),
+        ([{"document": {"id": "d"}}], science(), "NarrativeQA's record 0: it has no summary"),
+        ([{"document": "d"}], science(), "NarrativeQA's record 0: its document is 'd'"),
+        (NARRATIVES, {"question": "What?"}, "SciQ's record 0: it has no correct_answer"),
     ],
 )
-def test_wrong_records_and_options_make_no_pairs(narratives: Any, question: Any, options: Any, message: str) -> None:
+def test_wrong_records_make_no_pairs(narratives: Any, question: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        list(curated.pairs(narratives, [question], **options))
-
-
-def marking(*phrases: str) -> Callable[[Instance], list[Span]]:
-    """An annotator that marks these phrases, where each stands first."""
-
-    def spans(instance: Instance) -> list[Span]:
-        found = {phrase: occurrences(phrase, instance.text) for phrase in phrases}
-        return [at[0] for at in found.values()]
-
-    return spans
-
-
-def test_annotations_are_joined_word_by_word() -> None:
-    annotators = [marking("Nina", "the drawer."), marking("drawer", "key in"), marking("Nina", "key")]
-    first = [replace(NINA, support=(Span(0, 31),))]
-    gold = {agree: [one.words("gold") for one in annotated(first, annotators[:2], agree)] for agree in ("union",)}
-    assert gold["union"] == [["Nina", "key", "in", "the", "drawer"]]
-    assert next(annotated(first, annotators[:2])).words("gold") == ["drawer"]
-    assert next(annotated(first, annotators, "majority")).words("gold") == ["Nina", "key", "drawer"]
-    assert next(annotated(first, annotators)).words("gold") == []
-    # Half is no majority.
-    assert next(annotated(first, annotators[:2], "majority")).words("gold") == ["drawer"]
-
-
-@unchecked
-def test_wrong_annotations_are_refused() -> None:
-    with pytest.raises(ValueError, match="agree='both' is not one of 'intersection', 'majority', 'union'"):
-        annotated([NINA], [answer_words], "both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"\(32, 36\), 'Karl', marks no word in the support of instance 'nina'"):
-        list(annotated([NINA], [marking("Karl")]))
-
-
-def test_without_a_support_every_word_can_be_marked() -> None:
-    bare = replace(NINA, support=(), gold=())
-    assert len(markable_words(bare)) == 13 and len(markable_words(NINA)) == 7
-    assert next(annotated([bare], [marking("Karl")])).words("gold") == ["Karl"]
+        list(curated.pairs(narratives, [question]))
 
 
 def test_answer_words_are_those_of_answer_and_question() -> None:
-    assert next(annotated([NINA], [answer_words])).words("gold") == ["key", "drawer"]
-    capitals = replace(NINA, answer=" Drawer", choices=(), question=())
-    assert next(annotated([capitals], [answer_words])).words("gold") == ["drawer"]
-    small = replace(NINA, answer=" nina", choices=(), question=())
-    assert next(annotated([small], [answer_words])).words("gold") == ["Nina"]
-    function = replace(NINA, answer=" in the", choices=(), question=())
+    def marked(**changes: Any) -> list[str]:
+        return [NINA.text[slice(*word)] for word in answer_words(replace(NINA, **changes))]
+
+    assert marked() == ["key", "drawer"]
+    assert marked(support=()) == ["key", "drawer", "key"]
+    bare = {"choices": (), "question": ()}
+    assert marked(answer=" Drawer", **bare) == ["drawer"] and marked(answer=" nina", **bare) == ["Nina"]
     assert {"in", "the"} <= FUNCTION_WORDS
-    assert next(annotated([function], [answer_words])).words("gold") == ["the", "in", "the"]
-    assert next(annotated([replace(function, answer=None)], [answer_words])).words("gold") == []
-
-
-def test_agreement_is_that_of_scikit_learn_over_all_words() -> None:
-    told = list(recall.instances(count=6, hops=2))
-    found = list(annotated(told, [answer_words]))
-    left, right = ([word in one.gold for one in several for word in markable_words(one)] for several in (found, told))
-    scores = agreement(found, told)
-    assert scores.words == len(left) == sum(len(markable_words(one)) for one in told)
-    assert scores.f1 == pytest.approx(f1_score(left, right)) and 0 < scores.f1 < 1
-    assert scores.kappa == pytest.approx(cohen_kappa_score(left, right))
-    assert scores.jaccard == pytest.approx(jaccard_score(left, right))
-    assert agreement([], []).words == 0 and all(map(isnan, agreement([], [])[:3]))
+    assert marked(answer=" in the", **bare) == ["the", "in", "the"] and marked(answer=None, **bare) == []

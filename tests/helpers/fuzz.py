@@ -23,7 +23,7 @@ from heta_lens._util import storage
 from heta_lens._util.storage import OtherKind
 from heta_lens.attribution import VERSION, stored_fields
 from heta_lens.cli.flags import PromptFlags
-from heta_lens.data.curated import annotated, answer_words
+from heta_lens.data.curated import answer_words
 from heta_lens.data.instance import read_jsonl
 from heta_lens.data.records import read
 from heta_lens.data.suites import suite
@@ -236,7 +236,7 @@ def use_run(folder: Path) -> None:
 def from_suite(name: str, **options: Any) -> Callable[[Path], Any]:
     def use(path: Path) -> None:
         found = suite(name, path, **options)
-        list(annotated(found, [answer_words]))
+        [answer_words(one) for one in found]
 
     return use
 
