@@ -59,7 +59,6 @@ def evaluate_suite(
     from heta_lens._util.python import check_extra
     from heta_lens.data import suites
     from heta_lens.evaluation import Entry, evaluate
-    from heta_lens.evaluation.external_scores import external_methods
     from heta_lens.evaluation.runner import drawn
     from heta_lens.metrics.registry import default_metrics
     from heta_lens.model.loading import load_model
@@ -68,7 +67,11 @@ def evaluate_suite(
     out = out.expanduser()
     entries = [replace(Entry.read(entry), budget=budget) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
-    external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
+    external = []
+    if scores:
+        from heta_lens.evaluation.external_scores import external_methods
+
+        external = [method.apart_from(labels) for file in scores for method in external_methods(file)]
     options, load, distribution = choice.options(), loading.options(), workers.options()
     split, limit = choice.split, choice.limit
     if suite == "recall":

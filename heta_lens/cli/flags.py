@@ -130,10 +130,10 @@ class WorkerFlags:
 
 
 def write_export(folder: Path, kind: str | None) -> None:
-    from heta_lens import load_scores
-
     add(exported=[])
     if kind is not None:
+        from heta_lens import load_scores
+
         file = folder / f"scores.{kind}"
         load_scores(folder).save(file)
         add(exported=[file])

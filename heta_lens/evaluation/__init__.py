@@ -7,7 +7,6 @@ missing ones, and `shards` are merged. `dataset` explains without metrics, `save
 `statistics`; `reproduce` makes the paper's tables.
 """
 
-from heta_lens.evaluation.external_scores import from_captum, write_scores
 from heta_lens.evaluation.prompt_evaluation import Entry, ask, figures
 from heta_lens.evaluation.report.folder_report import write_report
 from heta_lens.evaluation.runner import evaluate
@@ -21,8 +20,6 @@ __all__ = [
     "ask",
     "evaluate",
     "figures",
-    "from_captum",
     "merge",
     "write_report",
-    "write_scores",
 ]

@@ -178,11 +178,6 @@ class ExternalScores:
         return shared_out(self.scores, moved, places)
 
 
-def is_external(recipe: Mapping[str, Any]) -> bool:
-    """Recognise the entry of an `ExternalMethod` in a request."""
-    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
-
-
 @dataclass(frozen=True)
 class ExternalMethod:
     """A method with scores in a file, evaluated like a method by all metrics that need no other run of the method."""

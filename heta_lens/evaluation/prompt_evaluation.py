@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
-from importlib.metadata import entry_points
 from inspect import getsource, isfunction
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from heta_lens._util.presets import as_preset, method_and_options
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
-from heta_lens.evaluation.external_scores import ExternalMethod
 from heta_lens.evaluation.records import Record, Value
 from heta_lens.methods.base import Method, NotApplicable
 from heta_lens.methods.cost import within_budget
@@ -141,7 +139,17 @@ class ReadyMethod:
         return self.method
 
 
-Explainer: TypeAlias = Entry | ReadyMethod | ExternalMethod
+@runtime_checkable
+class Explainer(Protocol):
+    """A method of an evaluation: an `Entry`, a `ReadyMethod`, or the scores of another tool."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def recipe(self) -> dict[str, Any]: ...
+    def ready(self, instance: Instance, prediction: Prediction) -> Explain: ...
+
+
 Methods: TypeAlias = MethodLike | Explainer | Sequence[MethodLike | Explainer]
 
 
@@ -317,7 +325,6 @@ def explained(model: Any, instance: Instance, measurements: MetricCache, ready: 
 
 
 SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
-GROUPS = ("heta_lens.methods", "heta_lens.metrics")  # of packages that add methods and metrics
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -330,10 +337,9 @@ def description(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> str:
     """Return the innermost file and line outside of other libraries: a place in a method or in a metric."""
-    packages = (entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group))
-    place, ours = "", {"heta_lens", *packages}
+    place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
-        if not file.startswith("<") and (package in ours or not file.startswith(LIBRARIES)):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if not file.startswith("<") and (module.startswith("heta_lens.") or not file.startswith(LIBRARIES)):
             place = f"{'/'.join(Path(file).parts[-2:])}:{line}"
     return place

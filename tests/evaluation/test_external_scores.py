@@ -130,15 +130,8 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
         ({"scores": [1.0], "tokens": ["a"]}, "it has neither ids nor a text with its tokens"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
         ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
-        (
-            {"scores": [1.0], "tokens": ["a"], "text": "a", "stop": [1]},
-            "it has stop alone: give start and stop of",
-        ),
-        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has start alone: give start and stop of"),
-        (
-            {"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]},
-            r"\(0, 5\) is no place in its text",
-        ),
+        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has start alone"),
+        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]}, r"\(0, 5\) is no place"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

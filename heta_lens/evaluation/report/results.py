@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heta_lens.evaluation.external_scores import is_external
 from heta_lens.evaluation.records import Record, terms
 from heta_lens.evaluation.run_database import reading
 from heta_lens.evaluation.statistics import (
@@ -256,7 +255,7 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=cells,
         best={name: best for name, result in results.items() if (best := result.best())},
-        costs=_costs([record for record in listed if not is_external(run["methods"][record.method])]),
+        costs=_costs([record for record in listed if not _is_external(run["methods"][record.method])]),
         records=listed,
     )
 
@@ -264,6 +263,10 @@ def summary(folder: Path) -> Summary:
 def metrics_of(run: Mapping[str, Any]) -> dict[str, Measure]:
     """Read the metrics of an evaluation from its request."""
     return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
+
+
+def _is_external(recipe: Mapping[str, Any]) -> bool:
+    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:
