@@ -20,34 +20,25 @@ from heta_lens.metrics.metric_case import Metric, MetricCase
 from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.robustness import (
-    FEW,
-    GRID,
-    Setting,
-    cascade,
-    first_token,
     paraphrase_consistency,
-    relative_change,
     sensitivity,
     under_noise,
+    with_shuffled_weights,
 )
 from heta_lens.metrics.scores import normalised, with_mean
 from heta_lens.metrics.tasks import exact_match_change, kept_mass, kept_share, look_up
 
 __all__ = [
-    "FEW",
-    "GRID",
     "METRICS",
     "Curve",
     "Drops",
     "Metric",
     "MetricCase",
-    "Setting",
     "Soft",
     "abpc",
     "additivity_gap",
     "aopc",
     "area",
-    "cascade",
     "chance_of_passing",
     "curve",
     "dsa",
@@ -55,7 +46,6 @@ __all__ = [
     "exact_match_change",
     "f1",
     "faithfulness_error",
-    "first_token",
     "hard",
     "kept_mass",
     "kept_share",
@@ -66,11 +56,11 @@ __all__ = [
     "paraphrase_consistency",
     "passes",
     "patch_correlation",
-    "relative_change",
     "released",
     "sensitivity",
     "soft",
     "soft_area",
     "under_noise",
     "with_mean",
+    "with_shuffled_weights",
 ]

@@ -7,7 +7,6 @@ is the same for the two kinds, and more is better.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,10 +19,8 @@ from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, finite_scores, ordinary, rows_of
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.coalitions import removed
 from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, check_scale
 
 TENTHS = tuple(share / 10 for share in range(11))
 
@@ -44,31 +41,22 @@ def curve(
     order: Order = "morf",
     insert: bool = False,
     steps: Sequence[float] = TENTHS,
-    ablate: Literal["mask", "remove"] = "mask",
-    scale: Scale = "prob",
     candidates: Positions | None = None,
 ) -> Curve:
-    """Measure the target's likelihood while more and more tokens are removed; with ``insert``, restored.
+    """Measure the target's probability while the embeddings of more and more tokens are 0; with ``insert``, restored.
 
     - ``order``: highest scores first (``morf``) or lowest first (``lerf``); equal scores in the order of the text
     - ``steps``: shares of the tokens from 0 up, rounded down to whole tokens
-    - ``ablate``: the embeddings of tokens are 0 (``mask``), or tokens are removed, so that later tokens move up
-    - ``scale``: the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
     - ``candidates``: positions that may be removed; None stands for every token that is not special
     """
     check_choice("order", order, ("morf", "lerf"))
-    check_choice("ablate", ablate, ("mask", "remove"))
-    check_scale(prediction.target, scale, "prob")
     scores = finite_scores(scores, len(prediction))
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     counts = [token_count(share, len(order_of)) for share in steps]
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
     batches = prediction.prompt.batches("auto", len(prediction))
     with prediction.running():
-        if ablate == "remove":
-            values = removed(prediction, ~gone, partial(prediction.read, scale=scale), batches)
-        else:
-            values = ablated(prediction, ~gone, prediction.mask_vector("zero"), scale, batches)
+        values = ablated(prediction, ~gone, prediction.mask_vector("zero"), "prob", batches)
     return Curve(tuple(steps), tuple(values.tolist()))
 
 

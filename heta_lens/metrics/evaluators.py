@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import rank_correlation
 from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
 from heta_lens.metrics.scores import Normalisation, normalised
@@ -211,11 +212,9 @@ def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
 def evaluate_weight_randomisation(case: MetricCase) -> Value:
     if not robustness.can_be_shuffled(case.prediction.adapter):
         return robustness.UNREADABLE
-    layers = case.prediction.adapter.layers
-    by_depth = robustness.cascade(
-        case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates
-    )
-    return value_or_reason(by_depth[layers], "the scores of one of the models are all equal")
+    other = robustness.with_shuffled_weights(case.prediction, case.explain).scores.detach().cpu()
+    correlation = rank_correlation(case.scores.abs()[case.candidates], other.abs()[case.candidates])
+    return value_or_reason(correlation, "the scores of one of the models are all equal")
 
 
 def evaluate_verdict(case: MetricCase) -> dict[str, Value]:

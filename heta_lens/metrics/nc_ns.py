@@ -16,19 +16,17 @@ from jaxtyping import Bool, Float, Int
 from scipy.integrate import trapezoid
 from torch import Tensor
 
-from heta_lens._util.numerics import token_count
-from heta_lens._util.options import check_choice, check_count
+from heta_lens._util.numerics import kl, token_count
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.scores import (
-    DISTANCES,
     Apart,
-    DistanceName,
     Normalisation,
     Positions,
     candidate_positions,
     finite_scores,
     normalised,
     ratios,
+    root,
     rows_of,
     with_mean,
 )
@@ -42,18 +40,15 @@ RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code r
 
 @dataclass(frozen=True)
 class Soft:
-    """Soft-NC and Soft-NS of a prompt: distances from the clean prediction, beside the values of random scores.
+    """Soft-NC and Soft-NS of a prompt, and of random scores.
 
     ``nc`` is ``comprehensive / nothing``, at least 0, and may pass 1; ``ns`` is ``max(0, nothing - sufficient) /
-    nothing``, from 0 to 1; more is better. ``nothing`` is the distance without any candidate; NC and NS are NaN if
-    this distance is 0.
+    nothing``, from 0 to 1; more is better. These are distances from the clean prediction after thinning, and after
+    removing every candidate (``nothing``). NC and NS are NaN if ``nothing`` is 0.
     """
 
     nc: float
     ns: float
-    comprehensive: float
-    sufficient: float
-    nothing: float
     nc_random: float
     ns_random: float
 
@@ -64,8 +59,6 @@ def soft(
     *,
     norm: Normalisation = "sum",
     keep: float | None = None,
-    distance: DistanceName = "root",
-    draws: int = 1,
     paired: bool = False,
     seed: int = 0,
     candidates: Positions | None = None,
@@ -75,15 +68,10 @@ def soft(
     - ``norm``: the conversion of scores to retentions (see `normalised`)
     - ``keep``: the expected share of the context that is kept for sufficiency, and left out for comprehensiveness; it
       replaces ``norm``, under which methods keep different shares
-    - ``distance``: ``root``, ``Σ (√p - √q)² / √2``, ReAGent's; ``target_prob``, the fall of the target's probability
-      (Zhao & Aletras); or ``kl``
-    - ``draws``: the number of times that embeddings are thinned; distances are averaged first
     - ``paired``: random scores are thinned by the same draws
     - ``seed``: the seed of the draws, which differ between prompts
     - ``candidates``: the positions that are thinned; None stands for every position, as in ReAGent
     """
-    check_count("draws", draws)
-    check_choice("distance", distance, DISTANCES)
     scores = finite_scores(scores, len(prediction))
     positions = candidate_positions(candidates, len(prediction))
     own = scores.detach().cpu()[positions]
@@ -93,35 +81,30 @@ def soft(
     kept = torch.ones(5, len(prediction), dtype=torch.float64)  # the last row keeps no candidate
     ways = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
     kept[:, positions] = torch.cat([ways, rows.new_zeros(1, len(positions))])
-    *moved, nothing = thinned(prediction, kept, DISTANCES[distance], draws=draws, paired=paired, seed=seed).mean(1)
+    *moved, nothing = thinned(prediction, kept, paired=paired, seed=seed)
     sufficient, comprehensive = rearrange(moved, "(row way) -> way row", way=2)
     (nc, nc_random), (ns, ns_random) = (ratio.tolist() for ratio in ratios(comprehensive, sufficient, float(nothing)))
-    return Soft(nc, ns, float(comprehensive[0]), float(sufficient[0]), float(nothing), nc_random, ns_random)
+    return Soft(nc, ns, nc_random, ns_random)
 
 
 @one_at_a_time("prediction")
 @torch.no_grad()
-def thinned(
-    prediction: Prediction, kept: Float[Tensor, "row pos"], apart: Apart, *, draws: int, paired: bool, seed: int
-) -> Float[Tensor, "row draw"]:
+def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: bool, seed: int) -> Float[Tensor, "row"]:
     """Return distances from the clean prediction after tokens kept the given shares of their embeddings."""
     embeddings, ids = prediction.embeddings, prediction.ids
     rerun, clean = prediction.rerun(), prediction.log_probs.double()
 
-    def states_of(run: int) -> Float[Tensor, "pos d"]:
-        row, draw = divmod(run, draws)
-        generator = prompt_generator(seed, ids, draw, 0 if paired else row)
-        drawn = torch.from_numpy(generator.random(embeddings.shape))
+    def states_of(row: int) -> Float[Tensor, "pos d"]:
+        drawn = torch.from_numpy(prompt_generator(seed, ids, 0, 0 if paired else row).random(embeddings.shape))
         return embeddings * (drawn < rearrange(kept[row], "pos -> pos 1")).to(embeddings)
 
-    def moved(runs: Int[Tensor, "run"]) -> Float[Tensor, "run"]:
-        states = torch.stack([states_of(run) for run in runs.tolist()])
-        return apart(rerun.log_probs(states).double(), clean, prediction.target).cpu()
+    def moved(rows: Int[Tensor, "run"]) -> Float[Tensor, "run"]:
+        states = torch.stack([states_of(row) for row in rows.tolist()])
+        return root(rerun.log_probs(states).double(), clean).cpu()
 
     batches = prediction.prompt.batches("auto", len(ids))
     with prediction.running():
-        distances = batches.map(moved, torch.arange(len(kept) * draws), len(ids))
-    return rearrange(distances, "(row draw) -> row draw", draw=draws)
+        return batches.map(moved, torch.arange(len(kept)), len(ids))
 
 
 def soft_area(
@@ -147,7 +130,7 @@ def hard(
     positions = candidate_positions(candidates, len(scores))
     first = highest(scores, token_count(share, len(positions)), positions)
     gone = rows_of([first, {*positions} - {*first}, positions], len(scores))
-    comprehensive, sufficient, nothing = distances(prediction, gone, DISTANCES["root"]).split(1)
+    comprehensive, sufficient, nothing = distances(prediction, gone, root).split(1)
     nc, ns = ratios(comprehensive, sufficient, float(nothing))
     return {"nc": float(nc), "ns": float(ns)}
 
@@ -168,14 +151,14 @@ def released(
     positions = candidate_positions(candidates, len(scores))
     first = [highest(scores, token_count(share, len(positions), least=1), positions) for share in shares]
     gone = rows_of([*first, *({*positions} - {*kept} for kept in first)], len(scores))
-    left_out, only = distances(prediction, gone, DISTANCES["kl"]).chunk(2)
+    left_out, only = distances(prediction, gone, lambda log_p, log_q: kl(log_q, log_p)).chunk(2)
     return {"nc": float(left_out.mean()), "ns": -float(only.mean())}
 
 
 def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apart) -> Float[Tensor, "row"]:
     """Return the distance from the clean prediction for every row of tokens whose embeddings are 0."""
     clean = prediction.log_probs.double()
-    return without(prediction, gone, lambda log_probs: apart(log_probs.double(), clean, prediction.target))
+    return without(prediction, gone, lambda log_probs: apart(log_probs.double(), clean))
 
 
 @one_at_a_time("prediction")

@@ -1,25 +1,21 @@
-"""Robustness: the change of scores under noise, in a paraphrase, with shuffled weights, for sampled tokens."""
+"""Robustness: the change of scores under noise, in a paraphrase, and with shuffled weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import product, starmap
 from math import nan
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import ModuleList
 
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.metrics.scores import Positions, candidate_positions, finite_scores
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, BatchHook
 from heta_lens.model.lock import changing, one_at_a_time
 from heta_lens.model.weights import is_elsewhere
-from heta_lens.prediction.generation import drawn_token
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Explain: TypeAlias = Callable[[Prediction], Attribution]
@@ -96,39 +92,21 @@ def stem(word: str) -> str:
 
 
 @one_at_a_time("prediction")
-def cascade(
-    prediction: Prediction,
-    explain: Explain,
-    scores: Tensor,
-    *,
-    layers: list[int] | None = None,
-    seed: int = 0,
-    candidates: Positions | None = None,
-) -> dict[int, float]:
-    """Compare the sizes of scores before and after the last layers' weights are shuffled (Adebayo 2018).
+def with_shuffled_weights(prediction: Prediction, explain: Explain, *, seed: int = 0) -> Attribution:
+    """Run a method while the entries of every layer's weights are shuffled (Adebayo 2018).
 
-    Spearman's correlation by the number of shuffled layers (default: every number), from the last layer down; near 0
-    is right, and 1 shows that the method is insensitive to the weights. NaN for constant scores.
+    Scores like those of the trained model show that the method is insensitive to the weights.
     """
-    depths = range(1, prediction.adapter.layers + 1) if layers is None else layers
-    scores, positions = finite_scores(scores, len(prediction)), candidate_positions(candidates, len(prediction))
-    correlations: dict[int, float] = {}
-    for depth in depths:
-        with shuffled(prediction.adapter, depth, seed):
-            other = explain(again(prediction)).scores
-        correlations[depth] = rank_correlation(scores.abs()[positions], other.abs()[positions])
-    return correlations
+    with shuffled(prediction.adapter, seed):
+        return explain(again(prediction))
 
 
 @contextmanager
-def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]:
-    """Shuffle the entries of every weight of the last ``depth`` layers until the block ends."""
-    if not 1 <= depth <= adapter.layers:
-        raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
+def shuffled(adapter: ModelAdapter, seed: int = 0) -> Iterator[None]:
+    """Shuffle the entries of every layer's weights until the block ends."""
     if not can_be_shuffled(adapter):
         raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
-    last = torch.nn.ModuleList([*adapter.model.blocks][adapter.layers - depth :])
-    before = [(weight, weight.detach().clone()) for weight in last.parameters()]  # a shared weight once
+    before = [(weight, weight.detach().clone()) for weight in ModuleList([*adapter.model.blocks]).parameters()]
     generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
@@ -147,49 +125,3 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
 def can_be_shuffled(adapter: ModelAdapter) -> bool:
     """Return True if every weight is in memory and not quantised."""
     return not adapter.quantised and not any(map(is_elsewhere, adapter.model.parameters()))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of the sampler: another target token, but the same explanation of a given token.
-
-    A temperature of 0 takes the most likely token, a ``top_k`` of 0 draws from the whole vocabulary. ``repetition``
-    multiplies the log-probabilities of the context's tokens.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition: float = 1.0
-
-
-GRID = tuple(starmap(Setting, product((0.2, 0.5, 0.9), (0.8, 0.9, 0.95), (20, 50, 100), (1.0, 1.2))))
-"""The paper's 54 settings, which it runs with 3 seeds."""
-FEW = (Setting(), Setting(1.0, 0.9), Setting(0.8))
-"""The settings of the paper's appendix: greedy, a nucleus, a temperature."""
-
-
-def first_token(prediction: Prediction, setting: Setting, seed: int = 0) -> int:
-    """Draw the model's next token under a setting of the sampler."""
-    log_probs = prediction.log_probs.cpu().double().clone()
-    if setting.repetition != 1.0:
-        log_probs[prediction.ids.cpu().unique()] *= setting.repetition  # a log-probability is below 0, and so falls
-    if setting.top_k:
-        log_probs[log_probs.argsort(descending=True, stable=True)[setting.top_k :]] = -torch.inf
-    draw = torch.from_numpy(prompt_generator(seed, prediction.ids).random(1))
-    return int(drawn_token(log_probs[None], draw, setting.temperature, setting.top_p)[0])
-
-
-def relative_change(figures: Sequence[float], errors: Sequence[float], *, reference: float | None = None) -> float:
-    """Return the distance of the two values furthest apart, in percent of the mean, at least 0; less is better.
-
-    With a ``reference``, return the mean distance from it, in percent of it. NaN if the divisor is within two standard
-    errors of 0, because a percentage of 0 is meaningless.
-    """
-    values = np.array(figures, dtype=float)
-    base = float(values.mean()) if reference is None else reference
-    if not np.isfinite([*values, *errors]).all() or abs(base) < max(1e-6, 2 * float(np.mean(errors))):
-        return nan
-    if reference is not None:
-        return 100 * float(np.abs(values - base).mean()) / abs(base)
-    return 100 * float(np.ptp(values)) / abs(base)

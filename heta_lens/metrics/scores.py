@@ -9,13 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_choice, is_whole
-from heta_lens._util.target_kinds import Target, kind_of, sides
 from heta_lens._util.text import Span, tokens_in
 from heta_lens.data.instance import Instance
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import joint_logit
 
 Positions: TypeAlias = Collection[int]
 Normalisation: TypeAlias = Literal["none", "sum", "max"]
@@ -115,31 +112,13 @@ def with_mean(values: Float[Tensor, "pos"], mean: float) -> Float[Tensor, "pos"]
     return (values * factors[first_uncut]).clamp(max=1)
 
 
-DistanceName: TypeAlias = Literal["root", "target_prob", "kl"]
-Apart: TypeAlias = Callable[[Tensor, Tensor, Target], Tensor]
-"""A distance, from the log-probabilities after and before a change, and the target."""
+Apart: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""A distance, from the log-probabilities after and before a change."""
 
 
-def root(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"], _: Target) -> Float[Tensor, "run"]:
+def root(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"]) -> Float[Tensor, "run"]:
     """Return ``Σ (√p - √q)² / √2`` over the vocabulary."""
     return ((log_p / 2).exp() - (log_q / 2).exp()).square().sum(-1) / 2**0.5
-
-
-def probability_lost(
-    log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"], target: Target
-) -> Float[Tensor, "run"]:
-    """Return the fall of the target's probability from q to p, at least 0."""
-    if (kind := kind_of(target)) in ("contrast", "function"):
-        raise ValueError(f"distance='target_prob' needs a token or a set, not a {kind}: choose another distance")
-    (tokens,) = sides(target)
-    return (joint_logit(log_q, tokens).exp() - joint_logit(log_p, tokens).exp()).clamp(min=0)
-
-
-DISTANCES: dict[str, Apart] = {
-    "root": root,
-    "target_prob": probability_lost,
-    "kl": lambda log_p, log_q, _: kl(log_q, log_p),
-}
 
 
 def ratios(

@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from helpers import SHARED
-from helpers.evaluating import demo
+from helpers import SHARED, zoo
+from helpers.asking import predict
+from helpers.evaluating import demo, prediction_of
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.reproduce import TABLES, reproduce, reproduce_table
 from heta_lens.evaluation.reproduce.cells import (
-    SEEDS,
     Measure,
     Place,
-    changed,
     figure,
     printed,
 )
+from heta_lens.evaluation.reproduce.decoding import SEEDS, Setting, change, changed, first_token
 from heta_lens.evaluation.reproduce.reproduce_table import Effort
-from heta_lens.methods.heta.heta import Heta
-from heta_lens.metrics import relative_change
 from heta_lens.model import loading
 
 SMALL = Effort(
@@ -122,13 +121,28 @@ def test_curvature_of_the_last_layers_is_that_of_all_rows() -> None:
 def test_settings_are_compared_as_their_figures_say() -> None:
     values = np.array([[2.0, 2.1, 1.9]]).repeat(SEEDS, 1)
     assert changed(["mean"], 3, False, values) == pytest.approx([10.0])
-    mean = relative_change([2.0, 2.1, 1.9], [0.0, 0.0, 0.0], reference=2.0)
-    assert changed(["mean"], 3, True, values) == pytest.approx([mean])
+    assert changed(["mean"], 3, True, values) == pytest.approx([10 / 3])
     pairs = np.stack([np.exp(values), np.ones_like(values)], -1).reshape(1, -1)
     assert changed(["log_ratio"], 3, False, pairs) == pytest.approx([10.0])
     assert changed(["mean"], 3, False, np.zeros((1, 9))) == pytest.approx([0.0])
+    assert np.isnan(change(np.array([[0.1, 0.2, 0.0], [-0.1, -0.2, 0.0]]), False))
     around = np.array([[-1.0, 0.0, 1.0]]).repeat(SEEDS, 1)
     assert np.isnan(changed(["mean"], 3, False, around)).all()
+
+
+def test_a_setting_chooses_by_what_it_says() -> None:
+    asked = prediction_of(zoo.bridge("gpt2"))
+    best = int(asked.log_probs.argmax())
+    assert first_token(asked, Setting()) == best == first_token(asked, Setting(temperature=5.0, top_k=1))
+    assert first_token(asked, Setting(temperature=5.0, top_p=1e-6)) == best
+    hot = {first_token(asked, Setting(temperature=50.0), seed) for seed in range(20)}
+    assert len(hot) > 5
+    few = {first_token(asked, Setting(temperature=50.0, top_k=3), seed) for seed in range(60)}
+    assert few == {*asked.log_probs.topk(3).indices.tolist()}
+    said = predict(zoo.bridge("gpt2"), torch.tensor([[*asked.ids.tolist()[:-1], best]]))
+    top = int(said.log_probs.argmax())
+    strict = first_token(said, Setting(repetition=1e6))
+    assert strict not in said.ids.tolist() and (top in said.ids.tolist()) == (strict != top)
 
 
 def test_what_is_missing_is_said() -> None:
@@ -209,16 +223,3 @@ def test_a_model_fills_its_own_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {line["block"] for line in lines if line["ours"]} == {"GPT-J"}
     assert all("needs --model" in line["note"] for line in lines if line["block"] != "GPT-J")
     assert "demo model" not in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked", "small")
-def test_a_second_time_nothing_is_asked_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {
-        path: path.read_text(encoding="utf-8") for path in reproduce("dsa", quick=True, out=tmp_path, progress=False)
-    }
-    monkeypatch.setattr(Heta, "__call__", lambda *_: pytest.fail("asked again"))
-    for path in reproduce("dsa", quick=True, out=tmp_path, progress=False):
-        assert path.read_text(encoding="utf-8") == before[path]
-    with pytest.raises(ValueError, match="give another folder"):
-        reproduce("dsa", quick=True, out=tmp_path, seed=1, progress=False)

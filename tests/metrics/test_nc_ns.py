@@ -9,9 +9,9 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs
-from helpers.evaluating import MODEL, ONE_EACH, TARGET, N, prediction_of, some_scores
+from helpers.evaluating import MODEL, ONE_EACH, N, prediction_of, some_scores
 from heta_lens.metrics import hard, released, soft, soft_area
-from heta_lens.metrics.scores import DISTANCES
+from heta_lens.metrics.scores import root
 
 
 @ONE_EACH
@@ -28,7 +28,7 @@ def test_of_no_scores_and_of_full_ones_soft_is_known(build: Any, seed: int) -> N
 def test_soft_is_what_a_loop_finds(build: Any) -> None:
     model = build()
     asked, scores = prediction_of(model), some_scores()
-    found = soft(asked, scores, draws=3, seed=5)
+    found = soft(asked, scores, seed=5)
     embeddings, log_probs = plain_embeddings(model, zoo.prompt(model, N)), plain_log_probs(model, zoo.prompt(model, N))
     shares, ids = scores / scores.sum(), asked.ids.tolist()
     clean = log_probs(embeddings).detach()
@@ -37,39 +37,31 @@ def test_soft_is_what_a_loop_finds(build: Any) -> None:
         p, q = log_probs(states).detach().exp(), clean.exp()
         return float((p.sqrt() - q.sqrt()).square().sum()) / 2**0.5
 
-    def mean(keep: Tensor, row: int) -> float:
-        drawn = [np.random.default_rng([5, draw, row, *ids]).random(embeddings.shape) for draw in range(3)]
-        return sum(apart(embeddings * (torch.from_numpy(one) < keep[:, None])) for one in drawn) / 3
+    def thinned(keep: Tensor, row: int) -> float:
+        drawn = np.random.default_rng([5, 0, row, *ids]).random(embeddings.shape)
+        return apart(embeddings * (torch.from_numpy(drawn) < keep[:, None]))
 
     nothing = apart(torch.zeros_like(embeddings))
-    assert found.nothing == pytest.approx(nothing, rel=1e-6)
-    assert found.sufficient == pytest.approx(mean(shares, 0), rel=1e-6)
-    assert found.comprehensive == pytest.approx(mean(1 - shares, 1), rel=1e-6)
-    assert found.nc == pytest.approx(found.comprehensive / nothing, rel=1e-6)
-    assert found.ns == pytest.approx(max(0.0, nothing - found.sufficient) / nothing, rel=1e-6, abs=1e-9)
+    assert found.nc == pytest.approx(thinned(1 - shares, 1) / nothing, rel=1e-6)
+    assert found.ns == pytest.approx(max(0.0, nothing - thinned(shares, 0)) / nothing, rel=1e-6, abs=1e-9)
 
 
 @ONE_EACH
 def test_paired_draws_thin_all_scores_alike(build: Any) -> None:
     asked = prediction_of(build())
     half = torch.full((N,), 0.5, dtype=torch.float64)
-    alike = soft(asked, half, norm="none", paired=True)
-    assert alike.comprehensive == alike.sufficient  # the same halves
-    assert soft(asked, half, norm="none").comprehensive != soft(asked, half, norm="none").sufficient
+    alike, apart = (soft(asked, half, norm="none", paired=paired) for paired in (True, False))
+    assert alike.ns == pytest.approx(max(0.0, 1 - alike.nc))  # the same halves
+    assert apart.ns != pytest.approx(max(0.0, 1 - apart.nc))
 
 
 @ONE_EACH
 def test_only_candidates_are_thinned(build: Any) -> None:
     asked, scores = prediction_of(build()), some_scores()
-    some = soft(asked, scores, draws=2, candidates=[2, 3, 5])
+    some = soft(asked, scores, candidates=[2, 3, 5])
     moved = scores.clone()
     moved[[0, 1, 4, 6, 7]] = 9.0
-    assert soft(asked, moved, draws=2, candidates=[2, 3, 5]) == some
-    assert some.nothing != soft(asked, scores).nothing
-    states = asked.embeddings.clone()
-    states[[2, 3, 5]] = 0
-    after = asked.rerun().log_probs(states[None]).detach().double()
-    assert some.nothing == pytest.approx(float(DISTANCES["root"](after, asked.log_probs.double(), TARGET)))
+    assert soft(asked, moved, candidates=[2, 3, 5]) == some
     with pytest.raises(ValueError, match=r"candidates holds 8, .* from 0 to 7"):
         soft(asked, scores, candidates=[8])
     with pytest.raises(ValueError, match="candidates is empty"):
@@ -96,7 +88,8 @@ def test_hard_nc_and_ns_are_what_a_loop_finds(build: Any) -> None:
     def apart(gone: list[int], of: str = "root") -> float:
         states = embeddings.clone()
         states[gone] = 0
-        return float(DISTANCES[of](log_probs(states).detach()[None], clean, TARGET))
+        after = log_probs(states).detach()
+        return float(root(after[None], clean) if of == "root" else (clean.exp() * (clean - after)).sum())
 
     order = scores.argsort(descending=True).tolist()
     found = hard(asked, scores, share=0.4)  # 3.2 tokens, rounded down

@@ -37,7 +37,6 @@ def drops() -> Drops:
 # A call per public function of scores: (scores, prediction) -> result.
 OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     "additivity_gap": lambda scores, _: metrics.additivity_gap(drops(), scores),
-    "cascade": lambda scores, asked: metrics.cascade(asked, lambda _: pytest.fail("explained"), scores),
     "curve": lambda scores, asked: metrics.curve(asked, scores),
     "dsa": lambda scores, _: metrics.dsa(scores, [1, 2], [3, 4], [1]),
     "evidence_mass": lambda scores, _: metrics.evidence_mass(scores, [1]),
@@ -60,10 +59,10 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     "soft_area": lambda scores, asked: metrics.soft_area(asked, scores),
     "with_mean": lambda scores, _: metrics.with_mean(scores, 0.5),
 }
-OF_A_CONTEXT = ["additivity_gap", "cascade", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
+OF_A_CONTEXT = ["additivity_gap", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
 OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "soft", "soft, keep", "soft_area"]
-OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "first_token", "look_up", "relative_change"}
-OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise"}
+OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "look_up"}
+OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise", "with_shuffled_weights"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)
 # A call per public function of positions: (positions, prediction) -> result.
 OF_POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -136,7 +135,6 @@ def test_wrong_positions_are_refused(name: str, places: Any, message: str, asked
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda asked: metrics.soft(asked, EFFECTS, draws=0), "draws=0 must be at least 1"),
         (lambda asked: metrics.soft(asked, EFFECTS, keep=1.0), "mean=1.0 must be between 0 and 1"),
     ],
 )

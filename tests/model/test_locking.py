@@ -15,7 +15,7 @@ import heta_lens
 from helpers import zoo
 from helpers.faults import differences, state
 from heta_lens import Prediction, attribute, causal
-from heta_lens.metrics.robustness import cascade
+from heta_lens.metrics.robustness import with_shuffled_weights
 from heta_lens.model.lock import changing, holding, one_at_a_time, undo_at_end
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -79,8 +79,7 @@ class Subject:
 
     def _sanity(self) -> Tensor:
         """With weights that are shuffled for a while."""
-        found = cascade(self.asked, heta_lens.METHODS["gradient_norm"](), self.given.scores)
-        return torch.tensor([*found.values()])
+        return with_shuffled_weights(self.asked, heta_lens.METHODS["gradient_norm"]()).scores
 
     def _lazy(self) -> Tensor:
         """What a prediction computes when it is asked for."""

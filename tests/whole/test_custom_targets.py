@@ -17,7 +17,7 @@ from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from heta_lens import METHODS, Attribution, causal
 from heta_lens._util.target_kinds import KINDS
-from heta_lens.metrics import Drops, curve, soft
+from heta_lens.metrics import Drops, curve
 
 N, TARGET, OTHER = 7, 7, 9
 SET = frozenset((TARGET, OTHER))
@@ -287,13 +287,6 @@ def test_interventions_and_metrics_take_any_target() -> None:
         lambda: causal.patch_in_order(cache, corrupted, explained, scale="logit"),
         lambda: causal.trace(cache, lopsided, samples=1, scale="logit"),
         lambda: causal.ablate_heads(cache, lopsided, scale="logit"),
-        lambda: curve(predict(model, ids, lopsided), scores, scale="logit"),
     ):
         with pytest.raises(ValueError, match="scale='logit' has no effect with the function target=lopsided"):
             call()
-    distance: Any = {"distance": "target_prob"}
-    one, any_of = (soft(predict(model, ids, target), scores, **distance) for target in (TARGET, SET))
-    assert one.nothing != any_of.nothing
-    for target, kind in (((TARGET, OTHER), "contrast"), (lopsided, "function")):
-        with pytest.raises(ValueError, match=f"distance='target_prob' needs a token or a set, not a {kind}"):
-            soft(predict(model, ids, target), scores, **distance)

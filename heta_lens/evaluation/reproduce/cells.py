@@ -8,21 +8,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
-from math import hypot, inf, isfinite, isnan, nan, sqrt
+from math import hypot, inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from heta_lens._util.work import Allocations
-from heta_lens.evaluation.prompt_evaluation import figures
 from heta_lens.evaluation.records import Record, terms
+from heta_lens.evaluation.reproduce.decoding import DECODED, SETTINGS, changed, evaluate_decoding
 from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, estimate, log_ratio, mean
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, spans_over
-from heta_lens.metrics import FEW, GRID, METRICS, Metric, MetricCase, Setting, first_token, relative_change
+from heta_lens.metrics import METRICS, Metric, MetricCase
 from heta_lens.metrics.metric_case import Evaluator, Value
 from heta_lens.prediction.prediction import Prediction
 
@@ -88,11 +87,6 @@ def printed() -> Mapping[str, Printed]:
 
 
 # Metrics of tables that `METRICS` does not have: costs, the edges of windows, and settings of a decoder.
-SEEDS = 3
-DECODED = ("soft_nc", "soft_ns", "dsa")
-SETTINGS: Mapping[str, Sequence[Setting]] = {"grid": GRID, "few": FEW}
-
-
 def table_metrics(full: Heta, window: int, first: str) -> dict[str, Metric]:
     """Make the metrics that only tables have; memory is measured on the prompt ``first`` alone."""
     whole = lru_cache(1)(lambda prediction: full(prediction).scores.detach().cpu().double())
@@ -133,30 +127,6 @@ def peak_memory(explain: Any, prediction: Prediction) -> float:
 
 def evaluate_seconds(case: MetricCase) -> float:
     return float(case.attribution.diagnostics["seconds"])
-
-
-def evaluate_decoding(name: str, case: MetricCase) -> dict[str, Value]:
-    """Compute the decoded metrics for the first token of every setting and seed.
-
-    The value of a metric is a tuple by setting, seed and term.
-    """
-    tokens = [first_token(case.prediction, setting, seed) for setting in SETTINGS[name] for seed in range(SEEDS)]
-    of_tokens = {token: _figures_of(case, token) for token in dict.fromkeys(tokens)}
-    results: dict[str, Value] = {f"{name}_tokens": float(len(of_tokens))}
-    for metric in DECODED:
-        missing = next((reasons[metric] for values, reasons in of_tokens.values() if values[metric] is None), "")
-        values = [number for token in tokens for number in terms(of_tokens[token][0][metric])]
-        results[f"{name}_{metric}"] = missing or tuple(map(float, values))
-    return results
-
-
-def _figures_of(case: MetricCase, token: int) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Compute the decoded metrics and the reasons of missing values with another token as the target."""
-    if token == case.prediction.target:
-        return figures(case, DECODED)
-    prediction = replace(case.prediction, target=token)
-    attribution = case.explain(prediction)
-    return figures(replace(case, prediction=prediction, attribution=attribution), DECODED)
 
 
 @dataclass(frozen=True)
@@ -249,36 +219,6 @@ def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
         low, high = -inf, inf
     n, clusters = sum(each.n for each in estimates), sum(each.clusters for each in estimates)
     return Estimate(value, low, high, n, clusters)
-
-
-def changed(
-    kinds: Sequence[str], settings: int, greedy_first: bool, means: Float[np.ndarray, "draws k"]
-) -> Float[np.ndarray, "draws"]:
-    """Compute the distance of the settings of a decoder in percent, as a mean over metrics of these aggregates.
-
-    The distance is the largest between settings, or the mean distance from the first setting. A row of ``means`` has
-    numbers by metric, setting, seed and term.
-    """
-    changes, start = [], 0
-    for kind in kinds:
-        count, aggregate = AGGREGATES[kind]
-        columns = means[:, start : start + settings * SEEDS * count]
-        values = aggregate(columns.reshape(-1, count)).reshape(len(means), settings, SEEDS)
-        changes.append([_change(draw, greedy_first) for draw in values])
-        start += columns.shape[1]
-    return np.mean(changes, axis=0)
-
-
-def _change(values: Float[np.ndarray, "settings seeds"], greedy_first: bool) -> float:
-    """Return the change between settings: 0 for equal values, even infinite values; else NaN for infinite values."""
-    if (values == values[0, 0]).all():
-        return 0.0
-    if not np.isfinite(values).all():
-        return nan
-    means, errors = values.mean(1).tolist(), (values.std(1, ddof=1) / sqrt(SEEDS)).tolist()
-    if greedy_first:
-        return relative_change(means, errors, reference=means[0])
-    return relative_change(means, errors)
 
 
 @dataclass(frozen=True)
