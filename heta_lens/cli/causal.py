@@ -24,7 +24,6 @@ HOW = (
     "the text without the token; resample: the text with the token drawn from the model's prediction."
 )
 MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
-PATTERNS = "Whether edge_patch leaves attention as it was: frozen or recomputed (frozen)."
 SCALE = "Of the effects: log_prob, prob, logit or log_odds (log_prob)."
 
 Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
@@ -35,7 +34,6 @@ class PatchFlags:
     how: Annotated[str | None, Option(metavar="HOW", help=HOW)] = None
     mask: Annotated[str | None, Option(metavar="MASK", help=MASK)] = None
     layer: Annotated[int | None, Option(metavar="L", min=0, help="Where resid_patch patches.")] = None
-    patterns: Annotated[str | None, Option(metavar="PATTERNS", help=PATTERNS)] = None
 
     def options(self, scale: str | None) -> dict[str, Any]:
         """Return the options of `effects`."""
@@ -105,8 +103,6 @@ REFERENCE = (
     "A prompt of as many tokens (of a chat, another last message) that patches come from, instead of masked tokens."
 )
 SPECIAL = "Evaluate special tokens too, which often are attention sinks."
-K = "How many tokens with the highest scores are patched together."
-LEAST = "A highest token with a smaller effect counts as misattributed."
 
 
 @command("causal validate", causal)
@@ -117,8 +113,6 @@ def validate_scores(
     scale: Scale = None,
     reference: Annotated[str | None, Option(metavar="TEXT", help=REFERENCE)] = None,
     special: Annotated[bool, Option("--special", help=SPECIAL)] = False,
-    k: Annotated[int, Option(metavar="K", min=1, help=K)] = 5,
-    least: Annotated[float, Option(min=0, help=LEAST)] = 0.01,
     top: Top = 10,
     html: flags.Page = None,
     prompts: flags.PromptFlags,
@@ -143,7 +137,7 @@ def validate_scores(
         options |= {"reference": other.cache, "reference_tokens": other.tokens}
     explained: Any = read.explained(question, method)
     options |= {"position": question.position, "tokens": read.tokens, "special": special, "progress": bars()}
-    result = validate(read.cache, explained, k=k, least=least, **options)
+    result = validate(read.cache, explained, **options)
     agrees = result.agreement
     add(
         method=label,
@@ -228,18 +222,11 @@ def _patch_grid(
     _write_view(grid.plot, files)
 
 
-FLOW = "How the gate's flow reaches the prediction, as HETA has it (suffix)."
-SOURCE = "Only what flows from the token at this position."
-
-
 @command("causal heads", causal)
 def list_heads(
     *,
     model: flags.Model = "demo",
-    flow: Annotated[str | None, Option(metavar="FLOW", help=FLOW)] = None,
-    value_norm: Annotated[int, Option(min=1, max=2, help="The order of the values' norm.")] = 1,
     position: Annotated[int | None, Option(metavar="P", help="Of the predicted token (the next one).")] = None,
-    source: Annotated[int | None, Option(metavar="P", min=0, help=SOURCE)] = None,
     top: Top = views.HIGHEST,
     html: flags.Page = None,
     prompts: flags.PromptFlags,
@@ -255,9 +242,7 @@ def list_heads(
     from heta_lens.causal import gate_heads
 
     read = read_prompt(model, prompt, Question(position=position), **loading.options())
-    options: dict[str, Any] = {"position": position, "value_norm": value_norm, **given(flow=flow)}
-    gate = gate_heads(read.cache, tokens=read.tokens, **options)
-    heads = gate.of(source)
+    heads = gate_heads(read.cache, tokens=read.tokens, position=position).of()
     ranked = [{"name": head.name, **head._asdict()} for head in heads.top(heads.values.numel())]
     add(title=heads.title)
     say(heads.title)

@@ -4,7 +4,6 @@ import re
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from heta_lens._util.files import brief
@@ -185,54 +184,12 @@ def _listed(record: Record, name: str, kind: type) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------- WikiBio
-# The paper cites SelfCheckGPT's set of 238 biographies in prose. Records of the full WikiBio have a table beside the
-# text, which names the sources of facts.
-
-
+# The paper cites SelfCheckGPT's set of 238 biographies.
 def wikibio_instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
-    """Make WikiBio instances: the continuation of a biography, after its first sentence or given a table of facts.
+    """Make WikiBio instances: the first sentence of a biography (``wiki_bio_text``), which the model continues."""
 
-    Of prose (``wiki_bio_text``) the first sentence is the prompt, and the model continues it. A table
-    (``input_text`` with ``target_text``) is followed by the text up to the first repetition of a row: the repetition is
-    the answer, its row the support, every other row a distractor. Texts that repeat no row verbatim are left out.
-    """
-
-    def made(number: int, record: Mapping[str, Any]) -> Instance | None:
-        id = f"wikibio-{number:05d}"
-        if isinstance(record, Mapping) and "input_text" in record:
-            return _of_table(id, record)
+    def made(number: int, record: Mapping[str, Any]) -> Instance:
         (prose,) = values_of(record, wiki_bio_text=str)
-        return Instance(id, " ".join(split_sentences(one_line(prose))[:1]), None)
+        return Instance(f"wikibio-{number:05d}", " ".join(split_sentences(one_line(prose))[:1]), None)
 
-    return (instance for instance in each(records, made, "WikiBio's record") if instance is not None)
-
-
-def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
-    target, given = values_of(record, target_text=str, input_text=Mapping)
-    (table,) = values_of(given, table=Mapping)
-    headers, contents = values_of(table, column_header=Sequence[str], content=Sequence[str])
-    every = zip(headers, map(one_line, contents), strict=True)
-    # The title repeats the name, and would be a second place that tells it.
-    rows = [(header, content) for header, content in every if content != "<none>" and header != "article_title"]
-    prose = one_line(target)
-    repeated = _first_repeated([content for _, content in rows], prose)
-    if repeated is None:
-        return None
-    answer = prose[repeated.start : repeated.stop]
-    telling = [bool(occurrences(answer, content)) for _, content in rows]
-    pieces = []
-    for (header, content), tells in zip(rows, telling, strict=True):
-        line = f"{header.replace('_', ' ')}: {content}"
-        pieces += [Piece(line, "support" if tells else "distractor"), Piece("\n")]
-    pieces.append(Piece(prose[: repeated.start].rstrip(), "question"))
-    # Texts that are cut at the repetition of the same row are not independent.
-    template = next((header for (header, _), tells in zip(rows, telling, strict=True) if tells), "")
-    instance = composed(id, pieces, " " + answer, template=template)
-    gold = [span for row in instance.support for span in occurrences(answer, instance.text, row)]
-    return replace(instance, gold=tuple(gold))
-
-
-def _first_repeated(contents: Iterable[str], prose: str) -> Span | None:
-    """Return the first repetition of a row in the text, but not at its start: the prompt must have a beginning."""
-    first = [spans[0] for content in contents if content and (spans := occurrences(content, prose)) and spans[0].start]
-    return min(first, key=lambda span: (span.start, -span.stop), default=None)
+    return each(records, made, "WikiBio's record")

@@ -88,7 +88,6 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         (["patch", TEXT, "--layer", "2"], "only how='resid_patch' has a layer"),
         (["patch", TEXT, "--mask", "nought"], "mask='nought' is not one of zero"),
         (["validate", TEXT, "-m", "recency", "--mask", "mean", "--reference", OTHER], "both say what is put in"),
-        (["heads", TEXT, "--flow", "x"], "flow='x' is not one of"),
     ],
     ids=str,
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from helpers.dataset_records import DATA, LONG, LONGRA, TABLE, WHY, shared, unchecked
-from heta_lens._util.text import END, Span
+from helpers.dataset_records import DATA, LONG, LONGRA, WHY, shared, unchecked
+from heta_lens._util.text import END
 from heta_lens.data import datasets
-from heta_lens.data.datasets import occurrences, split_sentences, words_within
+from heta_lens.data.datasets import split_sentences
 from heta_lens.data.suites import suite
 
 
@@ -69,33 +69,6 @@ def test_questions_of_one_story_are_apart_and_of_one_template() -> None:
     assert first.template == second.template and first.id != second.id
 
 
-def test_a_table_tells_what_the_text_says_first() -> None:
-    (instance,) = datasets.wikibio_instances([TABLE])
-    assert instance.text == (
-        "name: j. doe\nbirth date: 3 may 1950\nnationality: german\nlanguage: german and dutch\n"
-        "j. doe -lrb- born 1950 -rrb- is a"
-    )
-    assert (instance.answer, instance.template) == (" german", "nationality")
-    assert instance.words("support") == ["nationality: german", "language: german and dutch"]
-    assert instance.words("gold") == ["german", "german"]
-    assert instance.words("distractor") == ["name: j. doe", "birth date: 3 may 1950"]
-    assert instance.words("question") == ["j. doe -lrb- born 1950 -rrb- is a"]
-
-
-def first_said(contents: list[str], told: str) -> Span | None:
-    """Search the text for every row, by the definition of the answer."""
-    found = [spans[0] for content in contents if content and (spans := occurrences(content, told)) and spans[0].start]
-    return min(found, key=lambda span: (span.start, -span.stop), default=None)
-
-
-def test_the_first_row_that_is_said_is_found_as_by_a_search_for_each() -> None:
-    draw = random.Random(0)
-    for _ in range(2000):
-        told = "".join(draw.choices("aAbBİſsSK-  .", k=draw.randrange(25)))
-        contents = ["".join(draw.choices("abBİs -.", k=draw.randrange(5))) for _ in range(6)]
-        assert datasets._first_repeated(contents, told) == first_said(contents, told), (contents, told)
-
-
 def sentences_by_definition(text: str) -> list[str]:
     """Search every sentence for an abbreviation at its end."""
     abbreviated = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Col|Capt|Gen|Lt|Sgt|vs|etc)|\b[A-Z])\.$")
@@ -113,7 +86,17 @@ def ends_by_definition(text: str) -> list[int]:
 
 def test_sentences_are_split_as_defined() -> None:
     parts = [
-        *("J. R. ", "Mr. ", "xMr. ", "etc. ", "Dr.", "Éa. ", 'Prof." Q', "b c ", "A", ".", "!"),
+        "J. R. ",
+        "Mr. ",
+        "xMr. ",
+        "etc. ",
+        "Dr.",
+        "Éa. ",
+        'Prof." Q',
+        "b c ",
+        "A",
+        ".",
+        "!",
         "?..",
         '"',
         "')",
@@ -124,15 +107,6 @@ def test_sentences_are_split_as_defined() -> None:
         text = "".join(generator.choices(parts, k=generator.randint(1, 30)))
         assert split_sentences(text) == sentences_by_definition(text)
         assert [end.end() for end in END.finditer(text)] == ends_by_definition(text)
-
-
-def test_words_are_found_in_spans_that_overlap_and_in_any_order() -> None:
-    generator, text = random.Random(0), "one two-three, four's 5 six " * 3
-    whole = words_within(text, [Span(0, len(text))])
-    for _ in range(200):
-        spans = [Span(*sorted(generator.choices(range(len(text) + 1), k=2))) for _ in range(generator.randint(0, 4))]
-        inside = [word for word in whole if any(start <= word.start and word.stop <= stop for start, stop in spans)]
-        assert words_within(text, spans) == inside
 
 
 @pytest.mark.parametrize(
@@ -157,13 +131,8 @@ def test_a_story_without_a_known_helpful_sentence_is_not_marked(change: dict[str
         (datasets.longra_instances, LONGRA | {"antecedent_span": [11, 18]}, "antecedent_span says ' Norway', not"),
         (datasets.longra_instances, LONGRA | {"distractor_span": [20, 99]}, r"the span \(20, 99\) of distractor"),
         (datasets.tellmewhy_instances, WHY | {"narrative": None}, "^TellMeWhy's record 0: it has no narrative"),
-        (
-            datasets.tellmewhy_instances,
-            WHY | {"helpful_sentences": "oh no"},
-            "its helpful_sentences is 'oh no', and",
-        ),
+        (datasets.tellmewhy_instances, WHY | {"helpful_sentences": "oh no"}, "its helpful_sentences is 'oh no'"),
         (datasets.wikibio_instances, {"text": "…"}, "^WikiBio's record 0: it has no wiki_bio_text, but text"),
-        (datasets.wikibio_instances, TABLE | {"input_text": {"table": {"column_header": []}}}, "has no content"),
     ],
 )
 def test_a_wrong_record_is_refused(make: Any, record: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.dataset_records import unchecked, written
+from helpers.dataset_records import written
 from heta_lens.data import published
 from heta_lens.data.families import FAMILIES, FORMS, family
 from heta_lens.data.instance import Instance
@@ -57,21 +57,6 @@ def test_a_chat_asks_the_same_of_the_assistant(name: str) -> None:
     assert plain.text.startswith(chat.text) and plain.text.endswith(assistant["content"])
     assert (user["role"], assistant["role"], user["content"]) == ("user", "assistant", chat.text)
     assert chat.words("gold") == plain.words("gold") and chat.eligible == plain.eligible
-
-
-@unchecked
-def test_what_cannot_be_made_is_refused() -> None:
-    with pytest.raises(ValueError, match="ioi asks no question"):
-        suite("ioi", limit=1, chat=True)
-    with pytest.raises(ValueError, match=r"the needle suite is made, without an end: .*give limit="):
-        suite("needle")
-    with pytest.raises(TypeError, match=r"needle has no option 'needles_' .*; it has chat, needles, words"):
-        suite("needle", limit=1, needles_=3)
-    for options in ({"pairs": 500}, {"pairs": 0}, {"pairs": "a"}):
-        with pytest.raises(ValueError, match=r"key_value has no words for .*pairs.*: give smaller whole numbers"):
-            suite("key_value", limit=1, **options)
-    with pytest.raises(ValueError, match="squad suite is read from a file"):
-        suite("squad", limit=1)
 
 
 # ------------------------------------------------------------------------------------------------------ published files
@@ -129,11 +114,9 @@ def test_facts_people_and_verbs_are_read(tmp_path: Path) -> None:
     assert (pair.answer, pair.words("gold"), pair.counterfactual.answer) == (" do", ["uncles"], " does")
 
 
-ODD = {"answers": None}, {"answers": []}, {"answers": {"text": [], "answer_start": []}}
-
-
 def test_squads_questions_without_an_answer_are_left_out() -> None:
-    assert [*published.squad([{"question": "Where?", "context": CONTEXT, **odd} for odd in ODD])] == []
+    odd = None, [], {"text": [], "answer_start": []}
+    assert [*published.squad([{"question": "Where?", "context": CONTEXT, "answers": none} for none in odd])] == []
 
 
 WRONG = [

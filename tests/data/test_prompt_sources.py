@@ -51,13 +51,7 @@ def test_a_data_set_in_a_folder_is_streamed(tmp_path: Path) -> None:
     written(tmp_path, ".jsonl")
     assert [instance.id for instance in prompts(f"hf:{tmp_path}", limit=1)] == ["a"]
     assert [instance.id for instance in prompts(f"hf:{tmp_path}", split="train")] == ["a", "b"]
-
-
-def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, ".jsonl")
-    with pytest.raises(
-        OSError, match=r"the dev split of .* could not be read .*\(.*\): give another split, NAME:CONFIG"
-    ):
+    with pytest.raises(OSError, match=r"the dev split of .* could not be read"):
         prompts(f"hf:{tmp_path}", split="dev")
 
 
@@ -84,6 +78,5 @@ def test_what_is_no_source_is_refused(source: Any, options: dict[str, Any], mess
 def test_the_line_of_a_wrong_prompt_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"text": "x"}\n{"txt": "y"}\n{"txt": "z"}\n')
-    message = r"p\.jsonl, line 2: it has no text, but 'txt'.*"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"p\.jsonl, line 2: it has no text, but 'txt'"):
         prompts(path)

@@ -242,32 +242,6 @@ def test_stories_are_told_as_instances(knobs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "text"),
-    [
-        (
-            {},
-            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. "
-            "Question: Where was the sweater put by Alba? Answer: in the",
-        ),
-        (
-            {"hops": 2},
-            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. In the chapel "
-            "there is the fireplace. The cage stands in the warehouse. "
-            "Question: Which room holds the sweater of Alba? Answer: in the",
-        ),
-        (
-            {"claim": True},
-            "The sweater was kept in the rucksack by Hana. The sweater was kept in the cage by Alba. "
-            "Claim: The sweater of Alba is in the rucksack. True or false? Answer:",
-        ),
-    ],
-    ids=["place", "room", "claim"],
-)
-def test_stories_read_like_this(knobs: dict[str, Any], text: str) -> None:
-    assert next(stories("test", facts=2, **knobs)).text == text
-
-
-@pytest.mark.parametrize(
     ("knobs", "message"),
     [
         ({"facts": 1}, "facts=1 must be 2 to 40"),

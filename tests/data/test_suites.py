@@ -10,7 +10,7 @@ from helpers.dataset_records import (
     LONGRA,
     NARRATIVES,
     NINA,
-    TABLE,
+    PROSE,
     WHY,
     narrative,
     science,
@@ -37,7 +37,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
         "curated": suite("curated", written(tmp_path / "c.jsonl", [CURATED]), cue=None),
         "longra": suite("longra", written(tmp_path / "l.jsonl", [LONGRA])),
         "tellmewhy": suite("tellmewhy", written(tmp_path / "t.jsonl", [WHY]), cue="Answer:"),
-        "wikibio": suite("wikibio", str(written(tmp_path / "w.jsonl", [TABLE]))),
+        "wikibio": suite("wikibio", str(written(tmp_path / "w.jsonl", [PROSE]))),
         "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
         **{name: suite(name, limit=3, split="dev", seed=2) for name in FAMILIES},
         **{name: suite(name, written(tmp_path / f"{name}.jsonl", [record])) for name, record in PUBLISHED.items()},
@@ -47,7 +47,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
     assert found["curated"] == curated.released([CURATED], cue=None)
     assert found["longra"] == list(datasets.longra_instances([LONGRA]))
     assert found["tellmewhy"] == list(datasets.tellmewhy_instances([WHY], cue="Answer:"))
-    assert found["wikibio"] == list(datasets.wikibio_instances([TABLE]))
+    assert found["wikibio"] == list(datasets.wikibio_instances([PROSE]))
     assert found["jsonl"] == [NINA]
     assert all(found[name] == list(family(name, "dev", seed=2, count=3)) for name in FAMILIES)
     made = [suite("curated", narratives=narratives, questions=questions, cue=None, seed=seed) for seed in range(9)]
@@ -74,15 +74,14 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
         ({"name": "longra"}, ValueError, "the longra suite is read from a file: give path=, a json or jsonl file of"),
         ({"name": "recall", "path": "x"}, ValueError, "recall suite is made, without an end: leave out path="),
         ({"name": "recall"}, ValueError, "the recall suite is made, without an end: .*give limit="),
-        (
-            {"name": "recall", "limit": 2, "rival": 1},
-            TypeError,
-            "recall has no option 'rival' .*; it has claim",
-        ),
+        ({"name": "recall", "limit": 2, "rival": 1}, TypeError, "recall has no option 'rival' .*; it has claim"),
         ({"name": "jsonl", "path": "x", "cue": 1}, TypeError, "jsonl has no option 'cue'; it has none"),
         ({"name": "needle", "path": "x", "limit": 1}, ValueError, "the needle suite is made, .* leave out path="),
         ({"name": "needle", "split": "train", "limit": 1}, ValueError, "split='train' is not one of 'dev', 'test'"),
         ({"name": "ioi", "path": "x", "chat": True}, TypeError, "ioi has no option 'chat'; it has none"),
+        ({"name": "ioi", "limit": 1, "chat": True}, ValueError, "ioi asks no question"),
+        ({"name": "key_value", "limit": 1, "pairs": 500}, ValueError, "key_value has no words for .*pairs"),
+        ({"name": "key_value", "limit": 1, "pairs": "a"}, ValueError, "key_value has no words for .*pairs"),
         ({"name": "curated", "narratives": "x.json"}, FileNotFoundError, "'x.json' is not a file"),
     ],
 )

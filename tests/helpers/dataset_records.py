@@ -104,14 +104,3 @@ WHY: dict[str, Any] = {
 }
 
 PROSE = {"wiki_bio_text": "J. Doe (born 3 May 1950)\nis a pilot. She flew in Peru. She writes.", "gpt3_text": "…"}
-TABLE = {
-    "input_text": {
-        "table": {
-            "column_header": ["name", "birth_date", "nationality", "image", "language", "article_title"],
-            "row_number": [1] * 6,
-            "content": ["j. doe", "3 may 1950", "german", "<none>", "german and dutch", "j. doe\n"],
-        },
-        "context": "j. doe\n",
-    },
-    "target_text": "j. doe -lrb- born 1950 -rrb- is a german pilot , born 3 may 1950 .\n",
-}

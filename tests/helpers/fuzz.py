@@ -50,8 +50,6 @@ INSTANCE = {"id": "a", "text": "The key is in the box. Where? In the", "answer":
 WHY = {"narrative": "Kim was ill. Kim left. Kim slept.", "question": "Why did Kim leave?", "answer": "Kim was ill.",
        "question_meta": "n_sentence_1_q", "helpful_sentences": [0], "is_ques_answerable": "Answerable",
        "original_narrative_form": ["Kim was ill.", "Kim left.", "Kim slept."]}  # fmt: skip
-TABLE = {"input_text": {"table": {"column_header": ["name", "nation"], "content": ["j. doe", "german"]}},
-         "target_text": "j. doe is a german pilot ."}  # fmt: skip
 PROSE = {"wiki_bio_text": "J. Doe is a pilot. She flew in Peru."}
 LONGRA = {"text": "I was in Oslo. (I slept.) I was in the", "target": "capital", "category": "city",
           "antecedent_span": [9, 13], "distractor_span": [15, 25], "antecedent": "Oslo"}  # fmt: skip
@@ -262,8 +260,8 @@ READERS = {
     "tellmewhy.json": Reader(file("a.json", lines([WHY, WHY])), from_suite("tellmewhy", answer="given")),
     "tellmewhy.csv": Reader(file("a.csv", table(WHY, WHY)), from_suite("tellmewhy", answer="given")),
     "tellmewhy.parquet": Reader(file("a.parquet", parquet(WHY, WHY)), from_suite("tellmewhy", answer="given")),
-    "wikibio.jsonl": Reader(file("a.jsonl", lines(TABLE, PROSE)), from_suite("wikibio")),
-    "wikibio.parquet": Reader(file("a.parquet", parquet(TABLE, TABLE)), from_suite("wikibio")),
+    "wikibio.jsonl": Reader(file("a.jsonl", lines(PROSE, PROSE)), from_suite("wikibio")),
+    "wikibio.parquet": Reader(file("a.parquet", parquet(PROSE, PROSE)), from_suite("wikibio")),
     "longra.jsonl": Reader(file("a.jsonl", lines(LONGRA, LONGRA)), from_suite("longra")),
     "curated.json": Reader(file("a.json", lines({"examples": [CURATED]})), from_suite("curated")),
     "sciq.jsonl": Reader(file("a.jsonl", lines(SCIQ, SCIQ)), use_made),
