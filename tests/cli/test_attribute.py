@@ -205,13 +205,7 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     done = run("demo")
     assert done.exit_code == 0 and re.search(r"heta: why ' \w+'\?", done.output)
-    for part in (
-        "score",
-        "gate",
-        "curvature",
-        "information",
-        "Evidence for",
-        "which the model answers: ",
-    ):
-        assert part in done.output
+    assert all(
+        part in done.output for part in ("score", "gate", "curvature", "information", "which the model answers: ")
+    )
     assert "Evidence for" in (tmp_path / "heta_lens_demo.html").read_text()

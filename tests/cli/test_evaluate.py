@@ -46,22 +46,6 @@ def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
         assert done.exit_code == 2 and message in done.output
 
 
-@pytest.mark.slow
-def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
-    out = str(tmp_path / "o")
-    command = "attribute-dataset", "recall", "--limit", "3", "-m", "recency", "--out", out
-    first = run(*command, "--shard", "0/2")
-    assert first.exit_code == 0 and "shard-0-of-2" in first.output, first.output
-    missing = run("merge", out)
-    assert missing.exit_code == 2 and "shard 1/2 is missing" in missing.output
-    assert run(*command, "--shard", "1/2").exit_code == 0
-    merged = run("merge", out)
-    assert merged.exit_code == 0 and f"3 results of methods on prompts: {out}" in merged.output
-    assert len(heta_lens.load_scores(out)) == 3
-    report = run("report", out)
-    assert report.exit_code == 2 and "holds scores and no metrics" in report.output
-
-
 @pytest.mark.thorough
 def test_head_weights_are_fitted_and_used(tmp_path: Path) -> None:
     file = str(tmp_path / "w.safetensors")

@@ -76,13 +76,6 @@ def test_a_page_opens_by_what_the_terminal_lists(tmp_path: Path) -> None:
     assert '"unit":"words"' in page.read_text()
 
 
-def test_show_writes_pages_and_figures(tmp_path: Path) -> None:
-    done = run("show", TOKEN, SPAN, "--html", str(tmp_path / "a.html"), "--figure", str(tmp_path / "a.tex"))
-    assert done.exit_code == 0, done.output
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".html", ".tex", ".tex"]
-    assert run("show", TOKEN, "--html", str(tmp_path / "b.html")).exit_code == 0 and (tmp_path / "b.html").exists()
-
-
 def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
     page, figure = tmp_path / "c.html", tmp_path / "c.svg"
     done = run("compare", TOKEN, OTHER, "--top", "2", "--html", str(page), "--figure", str(figure))

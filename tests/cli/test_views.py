@@ -75,14 +75,6 @@ def test_a_document_has_rows_and_of_a_span_their_total() -> None:
 # ------------------------------------------------------------------------------------------------------ saved results
 
 
-def test_a_token_and_a_span_are_read(tmp_path: Path) -> None:
-    token().save(tmp_path / "token")
-    span().save(tmp_path / "span")
-    found, spanned = (saved.result for saved in read_saved([tmp_path / "token", tmp_path / "span"]))
-    assert isinstance(found, Attribution) and torch.equal(found.scores, token().scores)
-    assert isinstance(spanned, heta_lens.SpanAttribution) and torch.equal(spanned.total, span().total)
-
-
 def test_files_without_an_attribution_are_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

@@ -256,14 +256,13 @@ def test_the_page_is_well_formed_and_needs_nothing(written: Path) -> None:
 
 def test_notes_say_what_is_meant(written: Path) -> None:
     text = (written / "report.md").read_text()
-    assert "24 instances of the test split, made from 8 templates. Methods are compared with ours." in text
-    assert "own prediction in 18 of 24 instances" in text
-    assert "dsa: more is better; a mean over instances, at least -1 and at most 1. Cost: nothing." in text
-    assert "bias: nearer 0 is better; a mean over instances. The difference is that of the distances" in text
-    assert "Variant: of sums. Source: ours." in text
-    assert "soft_nc: more is better; ln of the sum" in text
-    assert "Versions: " in text and "Options of the suite: hops=1" in text
-    assert "| lime samples=80 | lime | samples=80 |" in text
+    for said in (
+        "24 instances of the test split, made from 8 templates. Methods are compared with ours.",
+        "own prediction in 18 of 24 instances",
+        "dsa: more is better; a mean over instances, at least -1 and at most 1. Cost: nothing.",
+        "| lime samples=80 | lime | samples=80 |",
+    ):
+        assert said in text
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from heta_lens._util.files import RUN
 from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance, read_jsonl, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import evaluate, progress, write_report
+from heta_lens.evaluation import evaluate, progress
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_database import read_records, reading
 from heta_lens.metrics import Metric
@@ -64,17 +64,6 @@ def test_an_unknown_answer_is_the_models_own_prediction(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ failures and refusals
-@pytest.mark.slow
-def test_failures_are_recorded_and_stop_nothing(tmp_path: Path) -> None:
-    (good,) = suite("recall", limit=1)
-    unknown = Instance("odd", "Xyzzy plugh .", None)
-    found = evaluated(tmp_path, [unknown, good], "leave_one_out", "kernel_shap samples=3", metrics=["morf"])
-    assert "no token for 'Xyzzy'" in found["odd", "leave_one_out"].failed
-    assert "samples=3 are too few" in found[good.id, "kernel_shap samples=3"].failed
-    assert found[good.id, "leave_one_out"].values["morf"] > 0 and not found[good.id, "leave_one_out"].failed
-    assert "Xyzzy" in "".join(path.read_text() for path in write_report(tmp_path) if path.suffix == ".md")
-
-
 @pytest.mark.parametrize("metrics", [["f1", "morf"], []])
 def test_a_refused_question_is_skipped_and_not_asked_again(tmp_path: Path, metrics: list[str]) -> None:
     asked: list[int] = []
@@ -128,25 +117,6 @@ def test_a_finished_evaluation_says_so_once(
     for before in (["0 of 2 done"], []):
         evaluate(demo(), suite("recall", limit=2, facts=2), "random", ["morf"], tmp_path)
         assert capsys.readouterr().err.splitlines() == [*before, "2 of 2 done, about 0:00:00 left"]
-
-
-def test_a_folder_takes_more_methods_and_no_other_evaluation(tmp_path: Path) -> None:
-    some = suite("recall", limit=2)
-    evaluated(tmp_path, some, "random", metrics=["morf"])
-    before = read_records(tmp_path)
-    evaluated(tmp_path, some, "random", metrics=["morf"])
-    assert read_records(tmp_path) == before
-    with pytest.raises(ValueError, match=r"other methods: .* \(methods: random; metrics: morf\), to which methods may"):
-        evaluated(tmp_path, some, "recency", metrics=["morf"])
-    with pytest.raises(ValueError, match="holds an evaluation with other instances, metrics, texts"):
-        evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
-    with pytest.raises(ValueError, match="holds an evaluation with other texts: give another folder"):
-        evaluated(tmp_path, suite("recall", limit=2, seed=1), "random", metrics=["morf"])
-    assert read_records(tmp_path) == before
-    evaluated(tmp_path, some, "recency", "random", metrics=["morf"])
-    assert [record for record in read_records(tmp_path) if record.method == "random"] == before
-    assert [record.method for record in read_records(tmp_path)] == ["random", "recency"] * 2
-    assert summary(tmp_path).methods == ("recency", "random")
 
 
 # -------------------------------------------------------------------------------------------------------------- command
@@ -236,37 +206,3 @@ def test_scores_are_the_scores_of_attribute_from_one_cache_per_prompt(
     assert torch.equal(scores[first.id, "leave_one_out"].scores, expected.scores)
     assert scores[first.id, "leave_one_out"].target == expected.target
     assert scores.prompts == (first.id, second.id) and scores.methods == ("leave_one_out", "input_x_gradient")
-
-
-@pytest.mark.thorough
-def test_interrupted_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = attributed(tmp_path / "whole", 3)
-    method, calls = heta_lens.METHODS["input_x_gradient"], []
-    explain = method.explain_together
-
-    def stopped(self: Any, *given: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return explain(self, *given)
-
-    monkeypatch.setattr(method, "explain_together", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        attributed(tmp_path / "cut", 3)
-    assert len(heta_lens.load_scores(tmp_path / "cut")) == 3
-    resumed = attributed(tmp_path / "cut", 3)
-    assert resumed.names == whole.names
-    assert all(torch.equal(one.scores, other.scores) for one, other in zip(resumed, whole, strict=True))
-
-
-def test_failures_can_be_repeated_and_methods_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: Any) -> Any:
-        raise RuntimeError("no luck")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(heta_lens.METHODS["recency"], "explain", failing)
-        assert attributed(tmp_path, methods=["random", "recency"]).methods == ("random",)
-    assert sum(record.failed.startswith("RuntimeError: no luck") for record in read_records(tmp_path)) == 2
-    assert attributed(tmp_path, methods=["random", "recency"]).methods == ("random",)
-    assert attributed(tmp_path, methods=["random", "recency"], retry_failed=True).methods == ("random", "recency")
-    assert len(attributed(tmp_path, methods=["random", "recency", "peering"])) == 6
