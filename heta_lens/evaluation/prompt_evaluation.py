@@ -304,7 +304,7 @@ def ask(model: Any, instance: Instance) -> Prediction:
     prediction = _predicted(model, prompt)
     if instance.answer is not None:
         first, *rest = prediction.spell(instance.answer)
-        if rest and isinstance(prompt, Tensor) and not prediction.adapter.tokenizer.write(first).strip():
+        if rest and isinstance(prompt, Tensor) and not prediction.tokenizer.write(first).strip():
             # Some tokenizers write numbers after a token for the blank, which tells nothing of the answer.
             prediction, first = _predicted(model, torch.cat([prompt, prompt.new_tensor([[first]])], 1)), rest[0]
         prediction = replace(prediction, target=first)

@@ -54,7 +54,7 @@ def curve(
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     counts = [token_count(share, len(order_of)) for share in steps]
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
-    batches = prediction.prompt.batches("auto", len(prediction))
+    batches = prediction.batches("auto")
     with prediction.running():
         values = ablated(prediction, ~gone, prediction.mask_vector("zero"), "prob", batches)
     return Curve(tuple(steps), tuple(values.tolist()))

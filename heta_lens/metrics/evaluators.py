@@ -171,7 +171,7 @@ def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     other = replace(case.ask(counterfactual), target=case.prediction.target)
     if len(other) != len(case.prediction):
         return dict.fromkeys(names, "the counterfactual has another number of tokens")
-    gold, layer = case.positions("gold"), case.prediction.adapter.layers // 2
+    gold, layer = case.positions("gold"), case.prediction.layers // 2
     explain = case.ready(counterfactual, other)
     before = explain(other)
     with values_put(other, gold, case.prediction.values[layer][gold], layer):
@@ -226,7 +226,7 @@ def evaluate_verdict(case: MetricCase) -> dict[str, Value]:
 
 def evaluate_tool(case: MetricCase) -> float:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
-    ids, decode = case.prediction.ids.tolist(), case.prediction.adapter.tokenizer.decode
+    ids, decode = case.prediction.ids.tolist(), case.prediction.tokenizer.decode
     whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, tasks.kept_mass(case.scores, context)))
     question, choices = " ".join(case.instance.words("question")), case.instance.choices
     best, complete = (tasks.look_up(text, question, choices) == case.instance.answer for text in (snippet, whole))

@@ -102,7 +102,7 @@ def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: b
         states = torch.stack([states_of(row) for row in rows.tolist()])
         return root(rerun.log_probs(states).double(), clean).cpu()
 
-    batches = prediction.prompt.batches("auto", len(ids))
+    batches = prediction.batches("auto")
     with prediction.running():
         return batches.map(moved, torch.arange(len(kept)), len(ids))
 
@@ -168,7 +168,7 @@ def without(
 ) -> Tensor:
     """Return a function of the log-probabilities for every row of tokens whose embeddings are 0."""
     rerun, nothing = prediction.rerun(), prediction.mask_vector("zero")
-    batches = prediction.prompt.batches("auto", len(prediction))
+    batches = prediction.batches("auto")
     with prediction.running():
         values = with_others_masked(prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches)
     return values.cpu()

@@ -40,7 +40,7 @@ def under_noise(
     for run, explain in enumerate(methods):
         drawn = prompt_generator(seed, prediction.ids, run).standard_normal(prediction.embeddings.shape)
         moved = BatchHook(_shifted, size * torch.from_numpy(drawn))
-        with prediction.adapter.hooked([(EMBED, moved)]) if noise else nullcontext():
+        with prediction.hooked([(EMBED, moved)]) if noise else nullcontext():
             attributions.append(explain(again(prediction)))
     return attributions
 

@@ -55,7 +55,7 @@ def candidate_positions(candidates: Positions | None, length: int) -> list[int]:
 
 def ordinary(prediction: Prediction) -> list[int]:
     """Return the positions without special tokens: attention sinks without content."""
-    special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
+    special = prediction.tokenizer.special(prediction.ids.tolist())
     return [position for position, is_special in enumerate(special) if not is_special]
 
 
