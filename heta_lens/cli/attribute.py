@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from heta_lens.cli import flags, views
 from heta_lens.cli.app import add, as_json, command, note, quiet, say
-from heta_lens.cli.questions import Question, QuestionFlags, Span, read_prompt
+from heta_lens.cli.questions import Question, QuestionFlags, read_prompt
 
 
 @command("attribute")
@@ -62,10 +62,8 @@ def attribute_text(
 
 
 CONTEXT = "A passage of the prompt, which is deleted: which tokens of the answer depend on it?"
-PLACE = "Or where it is: the tokens from START to before STOP."
 ANSWER = "The answer, if the model is not to write it."
 MOST_TOKENS = "How many tokens the model may write; without --answer, 20."
-DEPENDS = "How many standard deviations above the mean divergence a token must be."
 
 
 @command("attribute-context")
@@ -73,11 +71,9 @@ def attribute_context(
     *,
     model: flags.Model = "demo",
     prompts: flags.PromptFlags,
-    context: Annotated[str | None, Option(metavar="TEXT", help=CONTEXT)] = None,
-    span: Annotated[str | None, Option(metavar="START:STOP", help=PLACE)] = None,
+    context: Annotated[str, Option(metavar="TEXT", help=CONTEXT)],
     answer: Annotated[str | None, Option(metavar="TEXT", help=ANSWER)] = None,
     generate: Annotated[int | None, Option(metavar="N", min=1, help=MOST_TOKENS)] = None,
-    threshold: Annotated[float, Option(min=0, help=DEPENDS)] = 1.0,
     method: Annotated[
         str, Option("--method", "-m", metavar="METHOD", help="What explains them, with options.")
     ] = "fast",
@@ -90,12 +86,6 @@ def attribute_context(
     """
     files, (_, chosen) = views.Files(html), flags.MethodFlags([method]).one()
     files.check()
-    place = None if span is None else Span.read("--span", span)
-    if place is not None and place.stop is None:
-        raise ValueError(f"--span {span} has no end: write START:STOP")
-    passage = context if place is None else (place.start, place.stop or 0)
-    if passage is None or (context is not None and place is not None):
-        raise ValueError("the context is --context TEXT, a passage of the prompt, or --span START:STOP: give one")
     if answer is not None and generate is not None:
         raise ValueError("--answer gives the answer, and --generate lets the model write it: give one")
     prompt = prompts.read()
@@ -107,7 +97,7 @@ def attribute_context(
     in_lines.set(True)
     loaded = load_model(model, **loading.options())
     given = generate or 20 if answer is None else answer
-    found = context_reliance(loaded, prompt, passage, given, threshold=threshold, method=chosen)
+    found = context_reliance(loaded, prompt, context, given, method=chosen)
     if found.steps:
         views.write_view(found.plot, files)
     elif html is not None:

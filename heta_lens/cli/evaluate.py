@@ -28,7 +28,7 @@ SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and score
 BUDGET = "At most so many forwards for every method and prompt; a backward counts as two."
 METRICS = (
     "See heta-lens metrics; may be repeated, or with commas (all that run a method only once and that some prompt "
-    "has the evidence for, except soft_ns, soft_ns_raw and resampling_correlation)."
+    "has the evidence for, except soft_ns and soft_ns_raw)."
 )
 
 

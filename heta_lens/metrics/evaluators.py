@@ -151,15 +151,8 @@ def evaluate_effects(case: MetricCase) -> dict[str, Value]:
 
 
 def evaluate_deletion(case: MetricCase) -> Value:
-    return _agreement_of_sizes(case, case.cached.deletion_effects)
-
-
-def evaluate_resampling(case: MetricCase) -> Value:
-    return _agreement_of_sizes(case, case.cached.resampling_effects)
-
-
-def _agreement_of_sizes(case: MetricCase, moved: Float[Tensor, "pos"]) -> Value:
-    correlation = interventions.patch_correlation(case.scores.abs(), moved, candidates=case.candidates, signed=False)
+    moved, candidates = case.cached.deletion_effects, case.candidates
+    correlation = interventions.patch_correlation(case.scores.abs(), moved, candidates=candidates, signed=False)
     return value_or_reason(correlation, "scores or effects are all equal")
 
 

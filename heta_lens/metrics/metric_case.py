@@ -34,11 +34,6 @@ class MetricCache:
         return effects(self.prediction, how="delete").cpu().double()
 
     @cached_property
-    def resampling_effects(self) -> Float[Tensor, "pos"]:
-        """Effects on the target of drawing every token again from the model's prediction, the mean of three draws."""
-        return effects(self.prediction, how="resample").cpu().double()
-
-    @cached_property
     def drops(self) -> Drops:
         """Losses of the target under masked sets of tokens."""
         return Drops.of(self.prediction)

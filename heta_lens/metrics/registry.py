@@ -129,12 +129,8 @@ ROWS = (
         variant="of the first 10, those with an effect below 0.01 nats, in size if scores have no signs",
     ),
     Metric(
-        "Deletion correlation", evaluators.evaluate_deletion, low=-1.0, cost="N F, shared", source=OWN,
+        "Deletion correlation", evaluators.evaluate_deletion, low=-1.0, cost="N F", source=OWN,
         variant="Spearman of sizes, with the effects of leaving out each token",
-    ),
-    Metric(
-        "Resampling correlation", evaluators.evaluate_resampling, low=-1.0, cost="3N F, shared", source=OWN,
-        variant="Spearman of sizes, with the effects of drawing each token from the model's prediction, 3 draws",
     ),
     of_pass(
         "Causal Pass@5", variant="on the counterfactual, with the evidence's values patched in at the middle layer",
@@ -182,7 +178,6 @@ ALIASES = {
 
 # Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0.
 UNINFORMATIVE = ("soft_ns", "soft_ns_raw")
-COSTLY = ("resampling_correlation",)  # three runs a token
 
 DESCRIPTIONS: Mapping[str, str] = {
     "soft_nc": "How much more the prediction changes when tokens with high scores lose most of their embedding "
@@ -213,8 +208,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "pass_5": "Whether a gold token is among the five with the highest scores.",
     "patch_correlation": "Whether tokens with higher scores have larger effects when they are patched.",
     "deletion_correlation": "Whether tokens with larger scores matter more when they are left out of the text.",
-    "resampling_correlation": "Whether tokens with larger scores matter more when they are drawn again from what the "
-    "model predicts.",
     "intervention_5": "How much less likely the target is once the five tokens with the highest scores are patched "
     "together.",
     "mean_effect_5": "How much less likely the target is once one of the five tokens with the highest scores is "
@@ -280,10 +273,10 @@ METRICS: Mapping[str, Metric] = MetricRegistry()
 def default_metrics(instances: Sequence[Instance]) -> list[str]:
     """Return the names of metrics with a single run of the method, whose needs some instance meets.
 
-    Uninformative and costly metrics are left out.
+    Uninformative metrics are left out.
     """
     once = {name: metric for name, metric in METRICS.items() if not metric.again}
-    every = {name: metric for name, metric in once.items() if name not in (*UNINFORMATIVE, *COSTLY)}
+    every = {name: metric for name, metric in once.items() if name not in UNINFORMATIVE}
     return [name for name, metric in every.items() if not all(map(metric.unknown, instances))]
 
 

@@ -47,12 +47,6 @@ def test_the_version_is_given_with_those_that_numbers_depend_on() -> None:
     assert all(f"{name} {version(name)}" in said for name in ("torch", "transformers", "transformer-lens"))
 
 
-def test_a_shell_can_complete_it() -> None:
-    shell = {"_HETA_LENS_COMPLETE": "complete_bash", "COMP_WORDS": "heta-lens cau", "COMP_CWORD": "1"}
-    assert CliRunner().invoke(app, [], env=shell, prog_name="heta-lens").output.split() == ["causal"]
-    assert "--show-completion" in run("--help").output
-
-
 LIGHT = """
 import sys
 from heta_lens.__main__ import main

@@ -22,18 +22,11 @@ from heta_lens.evaluation.report.results import Summary, summary
 from heta_lens.evaluation.statistics import corrected
 
 METRICS = {
-    "dsa": {
-        "title": "Sentence share",
-        "better": "more",
-        "low": -1.0,
-        "high": 1.0,
-        "cost": "nothing",
-        "aggregate": "mean",
-    },
-    "error": {"title": "Error", "better": "less", "low": 0.0, "high": None, "aggregate": "mean"},
-    "bias": {"title": "Bias", "better": "nearer 0", "aggregate": "mean", "variant": "of sums", "source": "ours."},
+    "dsa": {"title": "Sentence share", "better": "more", "low": -1.0, "high": 1.0, "cost": "nothing"},
+    "error": {"title": "Error", "better": "less", "low": 0.0, "high": None},
+    "bias": {"title": "Bias", "better": "nearer 0", "variant": "of sums", "source": "ours."},
     "soft_nc": {"title": "Soft-NC", "better": "more", "aggregate": "log_ratio"},
-    "absent": {"title": "", "better": "more", "aggregate": "mean"},
+    "absent": {"title": "", "better": "more"},
 }
 METHODS = {
     "lime samples=80": {"method": "lime", "options": {"samples": 80}},

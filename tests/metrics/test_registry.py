@@ -43,7 +43,7 @@ def test_the_default_metrics_run_a_method_once_and_tell_methods_apart() -> None:
     story, claim = (suite("recall", limit=1, claim=claim, distractors="before") for claim in (False, True))
     known = default_metrics([*story, *claim])
     left_out = {name for name in METRICS.keys() - {*known} if not METRICS[name].again}
-    assert left_out == {"soft_ns", "soft_ns_raw", "resampling_correlation"}
+    assert left_out == {"soft_ns", "soft_ns_raw"}
 
 
 def test_the_default_metrics_are_those_that_some_prompt_has_the_evidence_for() -> None:
