@@ -35,7 +35,7 @@ HUB = {
     "tellmewhy": "StonyBrookNLP/tellmewhy",
     "wikibio": "potsawee/wiki_bio_gpt3_hallucination",
 }
-SPLIT = {"wikibio": "evaluation"}  # of data sets with a single split
+SPLIT: dict[str, Any] = {"wikibio": "evaluation"}  # of data sets with a single split
 WITH_SPLITS = ("recall", "curated", "tellmewhy", *FAMILIES)
 FROM_FILES = {
     "longra": "a json or jsonl file of records with text, target, category, antecedent_span, distractor_span",
