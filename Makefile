@@ -9,6 +9,9 @@ TORCH := torch==2.13.0
 # TransformerLens 4.3 passes the cache to transformers 5.24 by its former name; torch is slower on Python 3.13.0.
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
+TYPED := --jaxtyping-packages=heta_lens,beartype.beartype
+# A part of test-all that passed for the committed tree is not run again.
+PASSED := .venv/passed/$(shell git diff --quiet HEAD 2>/dev/null && git rev-parse HEAD: 2>/dev/null || date +%s)
 
 .PHONY: help quick test test-all nightly newest test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables lock workflows release-check hooks clean
 
@@ -30,10 +33,20 @@ test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the releases
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
-test-all: lint types docs .venv/tl3/ready .venv/tl4/ready real-models  ## every model, table and notebook, both releases, nightly (hours)
-	$(TL3)/python -m pytest -n auto -m "not nightly" --jaxtyping-packages=heta_lens,beartype.beartype
-	$(TL4)/python -m pytest -n auto -m "not nightly"
+test-all: lint types docs real-models $(PASSED)/methods $(PASSED)/rest $(PASSED)/tl4  ## every model, table and notebook, both releases, nightly (hours)
 	$(MAKE) nightly
+
+$(PASSED)/methods: .venv/tl3/ready
+	$(TL3)/python -m pytest -n auto -m "not nightly" $(TYPED) tests/methods
+	mkdir -p $(PASSED) && touch $@
+
+$(PASSED)/rest: .venv/tl3/ready
+	$(TL3)/python -m pytest -n auto -m "not nightly" $(TYPED) --ignore=tests/methods
+	mkdir -p $(PASSED) && touch $@
+
+$(PASSED)/tl4: .venv/tl4/ready
+	$(TL4)/python -m pytest -n auto -m "both_lines and not nightly"
+	mkdir -p $(PASSED) && touch $@
 
 nightly: .venv/tl3/ready  ## thousands of cases each, and the newest versions of everything (an hour)
 	$(TL3)/python -m pytest -n auto -m nightly
