@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -21,36 +20,26 @@ import pytest
 import torch
 from torch import Tensor
 
+import heta_lens
+
 # --------------------------------------------------------------------------------------- everything the caller can see
 TORCH_HOOKS = [
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_backward_hooks"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_backward_pre_hooks"),
 ]
-
-
-def wrapped(model: Any) -> Any:
-    return getattr(model, "original_model", model)
-
-
-def modules(model: Any) -> list[Any]:
-    return list({id(module): module for module in (*model.modules(), *wrapped(model).modules())}.values())
-
-
-def weights(model: Any) -> dict[str, Tensor]:
-    found = {}
-    for k, module in enumerate(modules(model)):
-        found |= {f"{k}.{name}": tensor for name, tensor in module.named_parameters(recurse=False)}
-        found |= {f"{k}.{name}": tensor for name, tensor in module.named_buffers(recurse=False)}
-    return found
+OF_A_TOKENIZER = ["padding_side", "truncation_side", "model_max_length", "special_tokens_map", "init_kwargs"]
 
 
 def state(model: Any, cache: Any, ids: Tensor) -> dict[str, Any]:
     """A deep copy of all that could be changed, by name."""
+    wrapped = getattr(model, "original_model", model)
+    modules: list[Any] = [*{id(module): module for module in (*model.modules(), *wrapped.modules())}.values()]
+    weights = [
+        tensor
+        for module in modules
+        for named in (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
+        for _, tensor in named
+    ]
     return {
         "hooks": {
             name: [
@@ -59,15 +48,16 @@ def state(model: Any, cache: Any, ids: Tensor) -> dict[str, Any]:
             ]
             for name, point in model.hook_dict.items()
         },
-        "torch hooks": [[list(getattr(module, kind).items()) for kind in TORCH_HOOKS] for module in modules(model)],
-        "training": [module.training for module in modules(model)],
-        "weights": {name: tensor.detach().clone() for name, tensor in weights(model).items()},
-        "requires_grad": {name: tensor.requires_grad for name, tensor in weights(model).items()},
-        "grad": {name: None if tensor.grad is None else tensor.grad.clone() for name, tensor in weights(model).items()},
+        "torch hooks": [[list(getattr(module, kind).items()) for kind in TORCH_HOOKS] for module in modules],
+        "training": [module.training for module in modules],
+        "weights": [tensor.detach().clone() for tensor in weights],
+        "requires_grad": [tensor.requires_grad for tensor in weights],
+        "grad": [None if tensor.grad is None else tensor.grad.clone() for tensor in weights],
         "cfg": copy.deepcopy(vars(model.cfg)),
-        "config": copy.deepcopy(getattr(wrapped(model), "config", None)),
+        "config": copy.deepcopy(getattr(wrapped, "config", None)),
         "context level": getattr(model, "context_level", 0),
-        "tokenizer": settings(model.tokenizer),
+        "tokenizer": [copy.deepcopy(getattr(model.tokenizer, name)) for name in OF_A_TOKENIZER],
+        "vocabulary": len(model.tokenizer),
         "cache": {name: cached.clone() for name, cached in cache.cache_dict.items()},
         "has_batch_dim": cache.has_batch_dim,
         "tokens": ids.clone(),
@@ -81,16 +71,10 @@ def state(model: Any, cache: Any, ids: Tensor) -> dict[str, Any]:
     }
 
 
-def settings(tokenizer: Any) -> dict[str, Any]:
-    names = ["padding_side", "truncation_side", "model_max_length", "special_tokens_map", "init_kwargs"]
-    return {name: copy.deepcopy(getattr(tokenizer, name)) for name in names} | {"size": len(tokenizer)}
-
-
 def differences(before: Any, after: Any, name: str = "") -> list[str]:
     """Where two states differ, to the bit."""
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        equal = before.dtype == after.dtype and torch.equal(before, after)
-        return [] if equal else [name]
+        return [] if before.dtype == after.dtype and torch.equal(before, after) else [name]
     if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
         return [found for key in before for found in differences(before[key], after[key], f"{name}/{key}")]
     if isinstance(before, list | tuple) and type(before) is type(after) and len(before) == len(after):
@@ -100,57 +84,25 @@ def differences(before: Any, after: Any, name: str = "") -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------- moments and faults
-WATCHED = ("/heta_lens/heta_lens", "/transformer_lens/", "/contextlib.py", "/torch/utils/_contextlib.py")
-CRITICAL = ("/torch/nn/modules/module.py", "/torch/utils/hooks.py", "/torch/autograd/grad_mode.py")
-CRITICAL_FUNCTIONS = {
+WATCHED = (heta_lens.__path__[0], "/transformer_lens/", "/contextlib.py", "/torch/utils/_contextlib.py")
+TORCH = ("/torch/nn/modules/module.py", "/torch/utils/hooks.py", "/torch/autograd/grad_mode.py")
+CHANGING = {
     *("add_hook", "hooked", "undisturbed", "running", "shuffled", "swap_values", "values_put"),
     *("__enter__", "__exit__", "register_forward_hook", "remove"),
 }
+"""Functions in which something is changed or changed back."""
 
 
 class Fault(RuntimeError):
     """Like no other error."""
 
 
-@dataclass(frozen=True)
-class Moments:
-    """How many moments a call has, and which of them are where something is changed or changed back."""
-
-    total: int
-    critical: list[int]
-
-    def draw(self, generator: random.Random) -> int:
-        """Any moment, or as often a critical one: those are few."""
-        if self.critical and generator.random() < 0.5:
-            return generator.choice(self.critical)
-        return generator.randrange(self.total)
+def within(frame: FrameType, *parts: str) -> bool:
+    return any(part in frame.f_code.co_filename for part in parts)
 
 
-def package() -> str:
-    import heta_lens
-
-    return heta_lens.__path__[0]
-
-
-def watched(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    if any(part in name for part in CRITICAL):
-        return frame.f_code.co_name in CRITICAL_FUNCTIONS
-    return name.startswith(package()) or any(part in name for part in WATCHED)
-
-
-def critical(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return (
-        name.endswith("heta_lens/model/lock.py")
-        or "/contextlib.py" in name
-        or any(part in name for part in CRITICAL)
-        or frame.f_code.co_name in CRITICAL_FUNCTIONS
-    )
-
-
-def tracer(each: Callable[[FrameType], None]) -> Callable[..., Any]:
-    """A trace function that is told of every bytecode in the watched frames."""
+def trace(each: Callable[[FrameType], None]) -> None:
+    """Call ``each`` at every bytecode in the watched frames."""
 
     def local(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
         if event == "opcode":
@@ -158,27 +110,23 @@ def tracer(each: Callable[[FrameType], None]) -> Callable[..., Any]:
         return local
 
     def entered(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
-        if not watched(frame):
+        if not within(frame, *WATCHED) and not (within(frame, *TORCH) and frame.f_code.co_name in CHANGING):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return local
 
-    return entered
-
-
-def trace(each: Callable[[FrameType], None]) -> None:
     sys._getframe().f_trace_opcodes = True  # Python 3.12 has no opcodes unless a frame wants them before it begins
-    sys.settrace(tracer(each))
+    sys.settrace(entered)
 
 
-def moments(act: Callable[[], Any]) -> Moments:
-    """Those of a call that is left to finish."""
-    numbers, marked = count(), []
+def moments(act: Callable[[], Any]) -> tuple[int, list[int]]:
+    """How many moments a call that is left to finish has, and which of them are where something is changed."""
+    numbers, critical = count(), []
 
     def each(frame: FrameType) -> None:
         number = next(numbers)
-        if critical(frame):
-            marked.append(number)
+        if within(frame, "heta_lens/model/lock.py", "/contextlib.py", *TORCH) or frame.f_code.co_name in CHANGING:
+            critical.append(number)
 
     before = sys.gettrace()
     trace(each)
@@ -186,7 +134,7 @@ def moments(act: Callable[[], Any]) -> Moments:
         act()
     finally:
         sys.settrace(before)
-    return Moments(next(numbers), marked)
+    return next(numbers), critical
 
 
 def broken_off(
@@ -196,8 +144,7 @@ def broken_off(
 
     ``again`` raises a KeyboardInterrupt as many calls and returns of functions later: within the clean-up.
     """
-    numbers, later = count(), count()
-    hit = []
+    numbers, later, hit = count(), count(), []
 
     def each(_: FrameType) -> None:
         if next(numbers) != at:
@@ -205,21 +152,18 @@ def broken_off(
         hit.append(True)
         if again is not None:
             sys.setprofile(once_more)
-        if fault is None:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
-        else:
+        if fault is not None:
             raise fault("stop")
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGINT)
 
     def once_more(frame: FrameType, event: str, argument: Any) -> None:  # noqa: ARG001
         if next(later) == again:
             sys.setprofile(None)
             raise KeyboardInterrupt("again")
 
-    came = None
-    gc_was = gc.isenabled()
+    came, before = None, sys.gettrace()
     gc.disable()  # a finalizer of somebody else's is no place for a fault
-    before = sys.gettrace()
     try:
         try:
             trace(each)
@@ -233,8 +177,7 @@ def broken_off(
     finally:
         sys.settrace(before)
         with suppress(KeyboardInterrupt):
-            if gc_was:
-                gc.enable()
+            gc.enable()
     # A call takes a few bytecodes more or less each time.
     return came if hit else broken_off(act, at // 2, fault, again)
 

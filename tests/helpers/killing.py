@@ -1,8 +1,4 @@
-"""Evaluations that are killed, and evaluations that meet in one folder: run as a program of its own, which forks.
-
-python -m helpers.killing kills 50
-python -m helpers.killing meetings 50
-"""
+"""Evaluations that are killed: run as a program of its own, which forks, by ``python -m helpers.killing 50``."""
 
 import os
 import random
@@ -88,30 +84,7 @@ def kills(count: int, folder: Path) -> None:
     sys.stdout.write(f"{count} kills, after {sorted(left)} of {8 * len(METHODS)} results\n")
 
 
-def meetings(count: int, folder: Path) -> None:
-    """Two that start at once in a folder share the work, and neither does what the other has done."""
-    model = heta_lens.load_demo_model()
-    run(model, folder / "one", limit=3)
-    for number in range(count):
-        here = folder / str(number)
-        go, ready = os.pipe()
-
-        def work() -> None:
-            os.close(ready)  # noqa: B023
-            os.read(go, 1)  # noqa: B023  # both begin when the other end is closed
-            run(model, here, limit=3)  # noqa: B023
-
-        pair = [forked(work), forked(work)]
-        os.close(go)
-        os.close(ready)
-        assert [os.waitpid(pid, 0)[1] for pid in pair] == [0, 0]
-        assert scores(here) == scores(folder / "one")
-        with reading(here) as database:
-            assert {row[0] for row in database.rows("SELECT attempt FROM tasks")} == {1}
-    sys.stdout.write(f"{count} meetings\n")
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        {"kills": kills, "meetings": meetings}[sys.argv[1]](int(sys.argv[2]), Path(folder))
+        kills(int(sys.argv[1]), Path(folder))

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -89,7 +88,6 @@ def sure(family: str, dtype: torch.dtype, certainty: float) -> Any:
 
 
 SMILE = "😀".encode()
-
 PIECES = ["<bos>", "The", " cat", " ", "  ", "\n", "x", "é", SMILE, SMILE[:2], SMILE[2:], b" " + SMILE[:3], SMILE[3:]]
 
 
@@ -141,7 +139,6 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 N = 12  # tokens of a prompt: more than share a prefix
-
 TWO_KINDS = list(OWN_KINDS)[:: len(OWN_KINDS) - 1]
 
 
@@ -151,19 +148,6 @@ def noted(seen: list[Any]) -> Callable[..., None]:
 
 class Failure(Exception):
     """Like no other."""
-
-
-def attentions(model: Any) -> list[int]:
-    """Lists the layers whose attention runs, from now on; not by hooks, which would be somebody's."""
-    ran: list[int] = []
-    for layer, block in enumerate(model.blocks):
-        vars(block.attn)["forward"] = partial(_noted, ran, layer, block.attn.forward)
-    return ran
-
-
-def _noted(ran: list[int], layer: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
-    ran.append(layer)
-    return forward(*args, **kwargs)
 
 
 def with_side_channel(*, last: bool = False) -> Any:

@@ -2,105 +2,63 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
 
-import heta_lens
 from helpers import zoo
-from helpers.faults import Fault, Moments, broken_off, differences, moments, state
-from heta_lens import attribute, causal
+from helpers.entry_points import Subject
+from helpers.faults import Fault, broken_off, differences, moments
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
-
-N, TARGET = 4, 7
+N = 4
 KINDS = [kind for kind in ("gpt2", "hooked") if kind in zoo.NEW]
 FAULTS = [Fault, KeyboardInterrupt, None]  # None: a real SIGINT
 WITHIN_THE_CLEAN_UP = 40  # calls and returns of functions after the first fault
+CALLS = ["heta", "span of gradients", "batch", "validate", "patch", "trace", "swap values"]
 
 
-class Subject:
-    """A model in use, its caches, and what can be asked of it."""
-
-    def __init__(self, kind: str) -> None:
-        self.model = zoo.NEW[kind]()
-        for k, parameter in enumerate(self.model.parameters()):
-            parameter.requires_grad_(k % 3 != 0)
-        self.ids = zoo.prompt(self.model, N)
-        self.other_ids = self.ids.roll(2, -1)
-        self.both_ids = torch.cat([self.ids, self.other_ids])
-        caches = [self.model.run_with_cache(ids)[1] for ids in (self.ids, self.other_ids, self.both_ids)]
-        self.cache, self.other, self.both = caches
-        self.given = attribute(self.cache, TARGET, tokens=self.ids, method="recency")
-        self.said = self.model(self.ids).detach()
-        self.before = self.state()
-
-    def state(self) -> dict[str, Any]:
-        return state(self.model, self.cache, self.ids)
-
-    def changed(self) -> list[str]:
-        left = differences(self.before, self.state())
-        return left if left or torch.equal(self.model(self.ids), self.said) else ["outputs"]
-
-    def attribute(self) -> Tensor:
-        return attribute(self.cache, TARGET, tokens=self.ids, probes=1).scores
-
-    def attribute_span(self) -> Tensor:
-        return heta_lens.attribute_span(self.cache, N - 2, tokens=self.ids, method="input_x_gradient").total
-
-    def attribute_batch(self) -> Tensor:
-        found = heta_lens.attribute_batch(self.both, TARGET, tokens=self.both_ids, method="leave_one_out")
-        return torch.stack([one.scores for one in found])
-
-    def validate(self) -> Tensor:
-        return causal.validate(self.cache, self.given, tokens=self.ids, how="input").effects
-
-    def patch(self) -> Tensor:
-        told: dict[str, Any] = {"tokens": self.ids, "corrupted_tokens": self.other_ids, "layers": [1]}
-        return causal.patch(self.cache, self.other, TARGET, **told).values
-
-    def trace(self) -> Tensor:
-        return causal.trace(self.cache, TARGET, tokens=self.ids, samples=1).values
-
-    def swap_values(self) -> Tensor:
-        with causal.swap_values(self.other, self.cache, 0, [2], tokens=self.ids) as cache:
-            return attribute(cache, TARGET, tokens=self.ids, method="input_x_gradient").scores
-
-
-CALLS = ["attribute", "attribute_span", "attribute_batch", "validate", "patch", "trace", "swap_values"]
-_subjects: dict[str, Subject] = {}
-_moments: dict[tuple[str, str], Moments] = {}
-
-
+@cache
 def subject(kind: str) -> Subject:
-    if kind not in _subjects:
-        _subjects[kind] = Subject(kind)
-    return _subjects[kind]
+    model = zoo.NEW[kind]()
+    for k, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(k % 3 != 0)
+    return Subject(model, N)
+
+
+def changed(one: Subject) -> list[str]:
+    left = differences(one.before, one.state())
+    return left if left or torch.equal(one.model(one.ids), one.said) else ["outputs"]
+
+
+@cache
+def moments_of(kind: str, call: str) -> tuple[int, list[int]]:
+    subject(kind).calls()[call]()  # what is imported or compiled once is done
+    return moments(subject(kind).calls()[call])
 
 
 def drawn(kind: str, call: str, generator: random.Random) -> tuple[int, type[BaseException] | None]:
-    if (kind, call) not in _moments:
-        getattr(subject(kind), call)()  # what is imported or compiled once is done
-        _moments[kind, call] = moments(getattr(subject(kind), call))
-    return _moments[kind, call].draw(generator), generator.choice(FAULTS)
+    """Any moment, or as often one where something is changed, since those are few; and a fault."""
+    total, critical = moments_of(kind, call)
+    at = generator.choice(critical) if critical and generator.random() < 0.5 else generator.randrange(total)
+    return at, generator.choice(FAULTS)
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """A model that was left changed is not used again."""
     yield
-    for kind in [kind for kind, one in _subjects.items() if one.changed()]:
-        del _subjects[kind]
+    if any(changed(subject(kind)) for kind in KINDS):
+        subject.cache_clear()
 
 
 def check_untouched(kind: str, call: str, seed: int) -> None:
     generator = random.Random(seed)
     at, fault = drawn(kind, call, generator)
     one = subject(kind)
-    came = broken_off(getattr(one, call), at, fault)
-    assert one.changed() == [], f"after {fault} at moment {at} of {_moments[kind, call].total} ({came!r})"
+    came = broken_off(one.calls()[call], at, fault)
+    assert changed(one) == [], f"after {fault} at moment {at} of {moments_of(kind, call)[0]} ({came!r})"
 
 
 def check_next_call_cleans_up(kind: str, call: str, seed: int) -> bool:
@@ -108,11 +66,12 @@ def check_next_call_cleans_up(kind: str, call: str, seed: int) -> bool:
     generator = random.Random(seed)
     at, fault = drawn(kind, call, generator)
     one = subject(kind)
-    expected = getattr(one, call)()
-    broken_off(getattr(one, call), at, fault, generator.randrange(WITHIN_THE_CLEAN_UP))
-    left = one.changed()
-    assert torch.equal(getattr(one, call)(), expected), f"moment {at}, {fault}; left {left}"
-    assert one.changed() == []
+    act = one.calls()[call]
+    expected = act()
+    broken_off(act, at, fault, generator.randrange(WITHIN_THE_CLEAN_UP))
+    left = changed(one)
+    assert torch.equal(act(), expected), f"moment {at}, {fault}; left {left}"
+    assert changed(one) == []
     return bool(left)
 
 
