@@ -1,14 +1,13 @@
 """How the demo model is trained: what it reads, and that training goes on where it was stopped."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from benchmarks import demo_training as train
-from benchmarks.demo_lessons import LAST, LESSONS, page
+from benchmarks.demo_lessons import LESSONS, page
 from benchmarks.demo_training import vocabulary
 from heta_lens.data import recall
 from heta_lens.data.recall import Draw, split_of
@@ -60,44 +59,3 @@ def test_a_question_is_read_as_if_it_were_the_only_one() -> None:
             torch.testing.assert_close(together[end], model(torch.tensor([ids])).logits[0, -1], atol=1e-4, rtol=1e-4)
             assert int(batch.following[1, end]) == vocabulary()[question.answer]
             assert int(batch.found[1, end]) == vocabulary()[question.place]
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "KEEP", 1)
-    options: dict[str, Any] = {"steps": 3, "seed": 0}
-    train.main(tmp_path / "whole", tmp_path / "whole.pt", **options)
-
-    practise, done = train.practise, []
-
-    def stopped(*arguments: Any) -> Any:
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(None)
-        return practise(*arguments)
-
-    monkeypatch.setattr(train, "practise", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        train.main(tmp_path / "parts", tmp_path / "parts.pt", **options)
-    monkeypatch.setattr(train, "practise", practise)
-    assert not (tmp_path / "parts").exists()
-    train.main(tmp_path / "parts", tmp_path / "parts.pt", **options)
-    whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
-    assert whole == parts
-
-    with pytest.raises(SystemExit, match="holds another training"):
-        train.main(tmp_path / "parts", tmp_path / "parts.pt", steps=4, seed=0)
-
-
-def test_lessons_end_when_they_are_passed_and_the_last_never() -> None:
-    at = train.Progressed()
-    first = next(iter(LESSONS))
-    assert not any(train.passed(at, first, 0.9) for _ in range(100)), "not good enough"
-    assert train.passed(at, first, 1.0) or any(train.passed(at, first, 1.0) for _ in range(9))
-    assert (at.lesson, at.since) == (1, 0)
-    second = list(LESSONS)[1]
-    assert [train.passed(at, second, 1.0) for _ in range(train.FEWEST)] == [False] * (train.FEWEST - 1) + [True]
-    at.lesson = len(LESSONS) - 1
-    assert not any(train.passed(at, LAST[-1], 1.0) for _ in range(100))

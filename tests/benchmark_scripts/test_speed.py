@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import speed
 from benchmarks.reference import naive_curvature, naive_information
 from benchmarks.speed import (
     ROW,
@@ -13,12 +12,8 @@ from benchmarks.speed import (
     Plan,
     costs,
     counted,
-    exact_i,
     forward_flops,
     grouped_s,
-    naive_i,
-    naive_s,
-    one_by_one_s,
     suffix_flops,
 )
 from helpers import zoo
@@ -54,20 +49,6 @@ def test_it_costs_less_than_the_naive_implementation_and_more_than_the_floor(cas
         assert len(cost.seconds) == 2 and min(*cost.seconds[0], *cost.seconds[1], *cost.memory) > 0
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("ways", [(naive_s, grouped_s), (naive_i, exact_i), (naive_s, one_by_one_s)])
-def test_a_sample_stands_for_all(ways: tuple[Any, Any]) -> None:
-    """By the FLOPs that are counted, which chance has no part in; a plan without limits measures every token."""
-    model = zoo.native_bridge()
-    few = Case.of(model, zoo.prompt(model, 16), Plan(1, 2, 2))
-    every = few._replace(plan=Plan(1, None, None))
-    with few.prediction.running():
-        for one in ways:
-            some, whole = (counted(lambda read, one=one, of=of: one(of, read)) for of in (few, every))
-            assert sorted(whole.found) == [*range(16)] and some.found.keys() <= whole.found.keys()
-            assert some.total == pytest.approx(whole.total, rel=0.1)
-
-
 def test_one_probe_stands_for_the_others_of_groups() -> None:
     model = zoo.native_bridge()
     few = Case.of(model, zoo.prompt(model, 24), Plan(4, 2, 2))
@@ -85,12 +66,3 @@ def test_runs_are_worth_what_is_worked_out_by_hand(build: Any) -> None:
     model = build()
     case = Case.of(model, zoo.prompt(model, 12), Plan(1, 1, 1))
     assert forward_flops(case) == suffix_flops(model.cfg, 12, 12, read=12)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_the_table_of_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "REPEATS", 1)
-    (table,) = speed.measured("tiny", zoo.native_bridge(), [32, 5000])
-    assert len(table.rows) == 5  # a context that the model cannot read is left out
-    assert all(len(row) == len(table.columns) for row in table.rows)

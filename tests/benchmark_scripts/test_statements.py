@@ -47,10 +47,3 @@ def test_every_number_in_prose_is_computed_from_the_stored_outcomes() -> None:
     linked = [page.read_text(encoding="utf-8") for page in (README, CHOOSING)]
     study = [*paragraphs(results_page), *(one for text in linked for one in paragraphs(text, "results.md"))]
     assert {one: found for one in study if (found := unexplained(one, phrases()))} == {}
-
-
-def test_a_number_that_nothing_computes_is_found() -> None:
-    known = ("0.84 on SmolLM2", "in 1, equally in 10")
-    assert unexplained("`careful`: 0.84 on SmolLM2 (0.83), in 1, equally in 10.", known) == ["0.83"]
-    assert unexplained("10.84 on SmolLM2", known) == ["10.84"]
-    assert unexplained("-0.84 on SmolLM2", known) == ["-0.84"]

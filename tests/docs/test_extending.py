@@ -72,24 +72,3 @@ def test_the_command_evaluates_the_method_by_the_metric(installed: Path) -> None
         installed, "-c", "import sys; from heta_lens.cli import app; app(sys.argv[1:])", "evaluate", "recall", *chosen
     )
     assert any("concentration" in record.values for record in read_records(installed / "run"))
-
-
-@pytest.mark.thorough
-@pytest.mark.sample(quick=0, test=1)
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (
-            "broken = 'nowhere:Method'",
-            "method 'broken' of the package heta-lens-example cannot be loaded: ModuleNotFound",
-        ),
-        ("broken = 'os:sep'", "method 'broken' of the package heta-lens-example cannot be loaded: TypeError"),
-        ("lime = 'smooth_gradient:SmoothGradient'", "method 'lime' of the package heta-lens-example is left out"),
-    ],
-)
-def test_a_broken_package_costs_one_warning(entry: str, message: str, tmp_path: Path) -> None:
-    project = FILES["pyproject.toml"].replace('smooth_gradient = "smooth_gradient:SmoothGradient"', entry)
-    install(tmp_path, {**FILES, "pyproject.toml": project})
-    code = "import heta_lens; names = [*dict(heta_lens.METHODS.items())]; 'broken' in heta_lens.METHODS; print(names)"
-    told = python(tmp_path, "-c", code)
-    assert told.count(message) == 1 and "'broken'" not in told.splitlines()[0] and "'lime'" in told

@@ -60,11 +60,3 @@ def test_a_notebook_is_its_script_with_what_it_shows(script: Path) -> None:
     assert not [output for output in outputs if output.get("name") == "stderr" or WIDGET in output.get("data", {})]
     assert not [cell.metadata for cell in paired.cells if cell.metadata], "when a cell ran is left out"
     assert script.with_suffix(".ipynb").stat().st_size < 400_000
-
-
-def test_every_cell_is_between_sentences() -> None:
-    """What we expect before it, and what we saw after it (pictures may follow each other)."""
-    assert (len(DEMO), len(REAL)) == (6, 1)
-    for script in SCRIPTS:
-        kinds = [cell.cell_type for cell in jupytext.read(script).cells]
-        assert kinds[0] == kinds[-1] == "markdown" and "code code code" not in " ".join(kinds), script.stem

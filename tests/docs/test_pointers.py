@@ -1,9 +1,6 @@
-"""Pages and modules name make targets that exist, and no page links to itself or speaks to another site generator."""
+"""Pages and modules name make targets that exist."""
 
 import re
-from pathlib import Path
-
-import pytest
 
 from helpers import ROOT
 
@@ -21,10 +18,3 @@ def test_named_targets_exist() -> None:
     for path in (*PAGES, *MODULES):
         named = re.findall(r"(?:`|^)make ([a-z][\w.-]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert not [name for name in named if not re.fullmatch(f"table-NAME|{pattern}", name)], path
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_links_to_other_pages_only(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert not re.findall(rf"\]\({re.escape(page.name)}[#)]", text)
-    assert not re.findall(r"^:::|--8<--", text, re.MULTILINE)

@@ -3,10 +3,7 @@
 import re
 import runpy
 import shlex
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mdit_py_plugins.anchors.index import slugify
@@ -46,13 +43,6 @@ def check_same(actual: str, expected: str) -> None:
     assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=1e-9)
 
 
-def test_another_output_is_noticed() -> None:
-    check_same("a 1.00 b", "a 1.001  b")
-    for other in ("a 1.1 b", "a 1.0 c"):
-        with pytest.raises(AssertionError):
-            check_same(other, "a 1.0 b")
-
-
 def test_outputs_are_written_below_what_prints_them() -> None:
     page = "```python\nx = 2\n```\n\nand\n\n```python\nprint(x)\n```\n\n```text\n1\n```\n"
     assert tools["with_outputs"](page) == page.replace("\n1\n", "\n2\n")
@@ -70,20 +60,16 @@ def test_the_demo_model_does_what_is_said(code: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_the_readme_runs_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Python as it stands, `heta-lens` where its model is there, and `make` by the names of targets."""
+def test_the_readmes_commands_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`heta-lens` where its model is there, and `make` by the names of targets."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").symlink_to(ROOT / "models")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr(App, "wait", App.stop)
-    names: dict[str, Any] = {}
     ran = list[str]()
-    for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
-        if language == "python":
-            with doubts_allowed(), redirect_stdout(StringIO()):
-                exec(block, names)
-        for line in block.splitlines() if language == "sh" else []:
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
             program, *arguments = shlex.split(line, comments=True)
             if program == "make":
                 assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
@@ -91,7 +77,7 @@ def test_the_readme_runs_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path:
                 done = CliRunner().invoke(app, arguments)
                 assert done.exit_code == 0, done.output
             ran.append(program)
-    assert ran.count("make") == 3 and ran.count("heta-lens") == 2 and names["attribution"].scores.any()
+    assert ran.count("make") == 3 and ran.count("heta-lens") == 2
     assert len(opened) <= 1  # where the model is not there, the app is not run
 
 

@@ -26,15 +26,3 @@ def test_the_example_prints_what_stands_there(
     printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert printed == shown and len(printed) == 14
     assert round(float(names["span"].hop_shares[0]), 2) == 0.66
-
-
-def test_the_chain_by_hand_is_right() -> None:
-    """The table's rows: what is left after each token has passed on what it had."""
-    rows = [
-        line.strip("|").split("|") for line in PAGE.split("A chain by hand")[1].splitlines() if line.startswith("|")
-    ]
-    table = [[0.0 if not cell.strip() else float(eval(cell)) for cell in row[1:]] for row in rows[2:7]]
-    total, of_s, after_s, of_r, after_r = table
-    assert after_s[:4] == [m + total[3] * share for m, share in zip(total[:3], of_s, strict=False)] + [0]
-    assert after_r[:4] == [m + after_s[2] * share for m, share in zip(after_s[:2], of_r, strict=False)] + [0, 0]
-    assert {sum(row[:4]) for row in (total, after_s, after_r)} == {4} == {row[4] for row in (total, after_s, after_r)}

@@ -1,14 +1,11 @@
 """The page of methods says which targets each of them takes, as the code does; and its example functions run."""
 
 import re
-from typing import Any
 
 import pytest
-import torch
 
-from helpers import ROOT, zoo
-from helpers.asking import cache_of
-from heta_lens import METHODS, attribute
+from helpers import ROOT
+from heta_lens import METHODS
 from heta_lens._util.target_kinds import KINDS
 
 PAGE = (ROOT / "docs" / "methods.md").read_text()
@@ -28,16 +25,3 @@ def test_a_row_says_what_the_method_takes(row: list[str]) -> None:
     assert row[1:-1] == ["yes" if kind in method.takes else "no" for kind in KINDS]
     assert ("target-agnostic" in row[-1]) == method.ignores_target
     assert ("takes gradients" in row[-1]) == (method.differentiates or method.name == "heta")
-
-
-def test_the_functions_in_the_documents_are_explained() -> None:
-    (code,) = re.findall(r"```python\n(def margin.*?)```", (ROOT / "docs" / "method.md").read_text(), re.DOTALL)
-    model, found = zoo.bridge("gpt2"), []
-    cache = cache_of(model, zoo.prompt(model, 5))
-
-    def noted(*given: Any, **options: Any) -> None:
-        found.append(attribute(*given, **options))
-
-    exec(code, {"cache": cache, "attribute": noted, "torch": torch})
-    assert [one.target_text for one in found] == ["margin", "<lambda>"]
-    assert all(one.scores.isfinite().all() and one.scores.any() for one in found)
