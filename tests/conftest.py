@@ -1,4 +1,13 @@
-"""Shared by all tests: the tiers, and fixtures."""
+"""Shared by all tests: the tiers, and fixtures.
+
+Which kinds of model a test meets is said by its parameter ``build`` or ``name``: `zoo.models(pattern)` and
+`zoo.named(pattern)` give all kinds whose names match, such as ``bridge-llama`` or ``hooked-(gpt2|gptj)$``. One of them
+is drawn here, always the same one; the others are marked ``every_model``. The markers, from the inner loop outward:
+
+- ``slow``: not in `make quick`; ``sample(quick, test)``: how many of a test's cases are in `make quick` and `make test`
+- ``both_lines``: in `make test` also on TransformerLens 4; set for whole folders by `BOTH_LINES`
+- ``every_model`` and ``thorough`` (long): only in `make test-all`; ``nightly``: thousands of cases, in `make nightly`
+"""
 
 import functools
 import os
