@@ -12,14 +12,12 @@ import torch
 from torch.testing import assert_close
 
 import heta_lens
-from helpers import chats, zoo
-from helpers.asking import cache_of
+from helpers import zoo
 from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
-from heta_lens import Attribution, attribute, chat
+from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
 
 
-# ---------------------------------------------------------------------------------------------------------- attribution
 # -------------------------------------------------------------------------------------------------------- by token
 def test_the_top_tokens_come_best_first():
     assert attribution().top(3) == [(" cat", 3.0, (2,)), ("at", 2.0, (4,)), (" s", 1.0, (3,))]
@@ -99,19 +97,10 @@ def test_what_stays_keeps_its_scores_parts_and_standard_errors():
 def test_what_a_chat_template_wrote_can_be_left_out():
     shown = of_chat().without(template=True)
     assert shown.tokens == ("The", " cat", "sat")
-    assert shown.template.tolist() == [False] * 3 and of_chat().template.tolist() == [
-        True,
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
-    assert [(message.text, message.score) for message in shown.by_message()] == [
-        ("The cat", 3.5),
-        ("sat", 2.0),
-        ("", 0),
-    ]
+    whole = [True, False, False, True, False, True]
+    assert shown.template.tolist() == [False] * 3 and of_chat().template.tolist() == whole
+    messages = [("The cat", 3.5), ("sat", 2.0), ("", 0)]
+    assert [(message.text, message.score) for message in shown.by_message()] == messages
     assert shown.without([1]).messages.owners.tolist() == [0, 1]
 
 
@@ -198,15 +187,3 @@ def test_sentences_have_the_tokens_that_begin_in_them() -> None:
     made = attribution(["<bos>", "A", " b.", "\nC", " d!", " E"], SCORES)
     assert sentences(made) == [("<bos>", (0,)), ("A b.", (1, 2)), ("C d!", (3, 4)), ("E", (5,))]
     assert [one.score for one in made.by_sentence()] == [6.0, 3.5, 3.0, 0.25]
-
-
-def test_sentences_of_a_real_chat_are_those_of_its_messages() -> None:
-    messages = [chats.SYSTEM, {"role": "user", "content": "The cat sat. The dog ran!\nWhere?"}]
-    made = chat(chats.bridge(), messages)
-    found = attribute(cache_of(chats.bridge(), made.tokens), tokens=made, method="recency")
-    assert [one.text for one in found.by_sentence()][1:-1] == [
-        *("Be brief.", "<|im_end|>\n<|im_start|>user", "The cat sat.", "The dog ran!", "Where?")
-    ]
-
-
-# -------------------------------------------------------------------------------------------------------- chat messages

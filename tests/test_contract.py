@@ -17,7 +17,6 @@ from heta_lens import METHODS, Attribution, activation, attribute, attribute_spa
 from heta_lens.methods.contract import FIXED, UNITS
 
 pytestmark = pytest.mark.both_lines
-
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
 
@@ -26,58 +25,44 @@ def asked(target: Any = None, **options: Any) -> Attribution:
     return attribute(cache_of(demo(), ids), target, tokens=ids, **options)
 
 
-def test_five_lines_say_what_is_claimed() -> None:
-    found = asked(method="leave_one_out", effect="log_prob", mask="mean").contract()
-    assert found.explained == "the next token after 30 tokens: ' drawer'"
-    assert found.eligible.startswith("all 30 tokens before it")
-    assert re.search(
-        r"by (heta_lens demo|demo_model) \(\w+, 6 layers, weights [0-9a-f]{8}\), with no hooks of the user",
-        found.process,
-    )
-    assert "tokens that are left as they are" in found.fixed
-    assert not missing(
-        ["leave_one_out: ", "g(X with i masked)", "effect='log_prob', mask='mean'", "in nats", "without error"],
-        found.score,
-    )
-    assert [line.split()[0] for line in repr(found).splitlines()] == [*found._fields]
+LEFT_OUT: dict[str, Any] = {"method": "leave_one_out", "effect": "log_prob", "mask": "mean"}
+NEURON: Any = activation("blocks.2.mlp.hook_post", index=5)
+LINES: list[tuple[dict[str, Any], str, list[str]]] = [
+    (LEFT_OUT, "explained", ["the next token after 30 tokens: ' drawer'"]),
+    (LEFT_OUT, "eligible", ["all 30 tokens before it"]),
+    (LEFT_OUT, "process", ["demo", "6 layers, weights ", ", with no hooks of the user"]),
+    (LEFT_OUT, "fixed", ["tokens that are left as they are"]),
+    (LEFT_OUT, "score", ["leave_one_out: ", "g(X with i masked)", "effect='log_prob', mask='mean'", "without error"]),
+    (LEFT_OUT, "score", ["in nats"]),
+    ({"method": "leave_one_out"}, "score", ["; effect='kl'; in nats"]),
+    ({"method": "fast"}, "score", ["in logits"]),
+    ({"method": "input_x_gradient"}, "score", ["; scale='log_prob'; in nats"]),
+    ({"method": "input_x_gradient", "scale": "prob"}, "score", ["in probability"]),
+    ({"method": "gradient_norm"}, "score", ["without a unit"]),
+    ({"target": NEURON, "method": "input_x_gradient"}, "score", ["without a unit"]),
+    ({"probes": 3}, "score", ["heta: score = gate × (0.5", "± one standard error", "without a unit"]),
+    ({"target": NEURON}, "explained", ["blocks.2.mlp.hook_post[5]"]),
+    ({"target": NEURON, "method": "fast"}, "process", ["an activation of "]),
+    ({"method": "integrated_gradients", "steps": 3}, "eligible", ["but the first, which the method keeps"]),
+    ({"method": "attribot"}, "eligible", ["25 of the 30 tokens before it, which share the scores of 3 sources"]),
+    ({"method": "progressive_inference"}, "eligible", ["special tokens too"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "unit"),
-    [
-        ({"method": "fast"}, "in logits"),
-        ({"method": "leave_one_out"}, "in nats"),
-        ({"method": "input_x_gradient", "scale": "prob"}, "in probability"),
-        ({"method": "gradient_norm"}, "without a unit"),
-        ({}, "without a unit"),
-        ({"target": activation("blocks.2.mlp.hook_post", index=5), "method": "input_x_gradient"}, "without a unit"),
-    ],
-    ids=str,
-)
-def test_units(options: dict[str, Any], unit: str) -> None:
-    assert unit in asked(**options).contract().score
+@pytest.mark.parametrize(("options", "line", "words"), LINES, ids=str)
+def test_a_line_says_what_is_claimed(options: dict[str, Any], line: str, words: list[str]) -> None:
+    found = asked(**options).contract()
+    assert not missing(words, getattr(found, line))
+    assert [each.split()[0] for each in repr(found).splitlines()] == [*found._fields]
 
 
-def test_hetas_score_is_its_formula_with_its_error() -> None:
-    assert not missing(["heta: score = gate × (0.5", "± one standard error"], asked(probes=3).contract().score)
-    assert "blocks.2.mlp.hook_post[5]" in asked(activation("blocks.2.mlp.hook_post", index=5)).contract().explained
-
-
-def test_a_span_sums_its_targets_and_a_function_is_the_users() -> None:
+def test_a_span_sums_its_targets_and_has_no_unit_of_a_users_numbers() -> None:
     ids = demo().to_tokens(TEXT)
     span = attribute_span(cache_of(demo(), ids), -3, tokens=ids, method="fast").contract()
     assert not missing(["3 tokens", "added up"], span.explained) and "6 layers, weights" in span.process
-    own = asked(method=lambda prediction: torch.ones(len(prediction))).contract()
-    assert "a function of yours" in own.score and own.fixed == "not known of this method"
-
-
-def test_a_span_of_the_users_numbers_has_no_unit_and_hetas_is_its_formula() -> None:
-    ids = demo().to_tokens(TEXT)
-    neuron = activation("blocks.2.mlp.hook_post", index=5)
-    for target in (neuron, torch.Tensor.max):
+    for target in (NEURON, torch.Tensor.max):
         found = attribute_span(cache_of(demo(), ids), -2, targets=target, tokens=ids, method="fast").contract()
         assert "without a unit" in found.score and "at 2 tokens of the text" in found.explained
-    assert asked(neuron, method="fast").contract().process.startswith("an activation of ")
     span = attribute_span(cache_of(demo(), ids), -2, tokens=ids, probes=2).contract()
     assert span.score.startswith("heta: score = gate × (0.5 ×")
 
@@ -86,21 +71,6 @@ def test_what_is_left_out_for_display_was_there() -> None:
     found = asked(method="fast").without([5, 6]).contract()
     assert found.explained.startswith("the next token after 30 tokens")
     assert found.eligible == "all 30 tokens before it, special tokens too; left out for display: 2"
-
-
-def test_tokens_that_a_method_keeps_are_not_eligible() -> None:
-    assert "but the first, which the method keeps" in asked(method="integrated_gradients", steps=3).contract().eligible
-    found = asked(method="attribot").contract()
-    assert found.eligible.startswith("25 of the 30 tokens before it, which share the scores of 3 sources")
-    assert "special tokens too" in asked(method="progressive_inference").contract().eligible
-
-
-def test_the_definition_is_a_whole_sentence_and_names_the_scale() -> None:
-    for method in METHODS.values():
-        (_, definition, *_) = (method.__doc__ or "").split("\n\n")
-        assert definition.rstrip().endswith("."), method.name
-    assert "; scale='log_prob'; in nats" in asked(method="input_x_gradient").contract().score
-    assert "; effect='kl'; in nats" in asked(method="leave_one_out").contract().score
 
 
 def test_the_name_of_a_method_in_a_file_is_not_imported() -> None:
@@ -129,17 +99,19 @@ def test_it_is_kept_in_files_and_exports_and_stands_on_the_page(tmp_path: Path) 
     assert found.contract().fixed in found.plot().page
 
 
-def test_every_method_says_what_it_holds_fixed() -> None:
+def test_every_method_says_what_it_holds_fixed_and_has_a_definition() -> None:
     for method in METHODS.values():
         assert method.fixed or method.family in FIXED, method.name
         assert not method.unit or method.unit in UNITS.values(), method.name
-    assert heta_lens.Heta.fixed
+        (_, definition, *_) = (method.__doc__ or "").split("\n\n")
+        assert definition.rstrip().endswith("."), method.name
 
 
-def test_a_function_with_a_methods_name_has_not_its_contract() -> None:
+def test_a_function_has_no_contract_even_with_a_methods_name() -> None:
     def random(prediction: heta_lens.Prediction) -> torch.Tensor:
         return torch.ones(len(prediction))
 
     found = asked(method=random)
-    found = replace(found, method="random")
-    assert "a function of yours" in found.contract().score
+    for named in (found, replace(found, method="random")):
+        assert "a function of yours" in named.contract().score
+    assert found.contract().fixed == "not known of this method"

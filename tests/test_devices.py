@@ -10,16 +10,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import doubts_allowed
+from helpers.asking import QUICK, doubts_allowed
 from helpers.second_device import SECOND, bridge_on_two_devices, second_device
 from heta_lens import causal
 from heta_lens.methods.registry import METHODS
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5},
-    "lime": {"samples": 20},
-    "kernel_shap": {"samples": 20},
-}
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"groups": None},
@@ -65,7 +60,7 @@ def test_heta(pair: Pair, options: dict[str, Any]) -> None:
 @pytest.mark.sample(quick=2, test=4)
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "heta"])
 def test_every_other_method(pair: Pair, method: str) -> None:
-    options = OPTIONS.get(method, {})
+    options = QUICK.get(method, {})
     with doubts_allowed():
         check_same(pair, lambda cache: heta_lens.attribute(cache, tokens=pair[2], method=method, **options).scores)
 
@@ -115,7 +110,7 @@ def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.mark.sample(quick=1, test=6)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_with_a_layer_on_the_disk(offloaded: Pair, method: str) -> None:
-    options = OPTIONS.get(method, {})
+    options = QUICK.get(method, {})
     with doubts_allowed():
         check_same(
             offloaded, lambda cache: heta_lens.attribute(cache, tokens=offloaded[2], method=method, **options).scores

@@ -1,9 +1,8 @@
-"""Environments: uv with pip's settings, and pip where uv cannot be had."""
+"""Environments: uv with pip's settings."""
 
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,16 +50,3 @@ def test_uv_gets_what_pip_is_set_up_with(calls: list[Any], monkeypatch: pytest.M
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "SSL_CERT_FILE": "own.pem",
     }
-
-
-def test_pip_does_the_same_without_uv(calls: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(uv, "uv", lambda: None)
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.touch()
-    uv.main(["venv", str(tmp_path)])
-    uv.main(["pip", "install", "--python", str(tmp_path), "--no-deps", "einops"])
-    assert [call for call, environment in calls if environment] == [
-        [sys.executable, "-m", "venv", "--clear", str(tmp_path)],
-        [str(python), "-m", "pip", "install", "--no-deps", "einops"],
-    ]

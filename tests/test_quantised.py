@@ -8,23 +8,17 @@ import torch
 
 import heta_lens
 from helpers import quantised, zoo
-from helpers.asking import doubts_allowed
+from helpers.asking import QUICK, doubts_allowed
 from heta_lens import causal
 from heta_lens.data import recall
 from heta_lens.methods.registry import METHODS
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5},
-    "lime": {"samples": 20},
-    "kernel_shap": {"samples": 20},
-}
 
 
 def scores(model: Any, method: str, ids: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
     ids = zoo.prompt(model) if ids is None else ids
     _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
     with doubts_allowed():
-        return heta_lens.attribute(cache, tokens=ids, method=method, **OPTIONS.get(method, {}), **options).scores
+        return heta_lens.attribute(cache, tokens=ids, method=method, **(options or QUICK.get(method, {}))).scores
 
 
 @pytest.mark.sample(quick=3, test=12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import chats, zoo
-from helpers.asking import cache_of, hooked, missing, plain_logits, relative
+from helpers.asking import cache_of, missing, plain_logits, relative
 from helpers.evaluating import demo, run
 from heta_lens import attribute, context_reliance
 from heta_lens.prediction.target import log_softmax
@@ -85,20 +85,6 @@ def test_tokens_below_the_threshold_whose_most_likely_form_changes_are_marked() 
     assert [row[0] for row in found.rows if row[3].endswith(" *")] == [str(place) for place in below.position]
     plain = context_reliance(demo(), STORY, PASSAGE, 2)
     assert plain.changes == (True, False) and "*" not in repr(plain)
-
-
-def test_tokens_that_a_hook_forbids_leave_numbers() -> None:
-    model = zoo.bridge.__wrapped__("gpt2")  # a new one
-    ids = zoo.prompt(model, 9)
-
-    def forbid(logits: Any, hook: Any) -> Any:  # noqa: ARG001
-        return logits.index_fill(-1, torch.tensor([3]), -torch.inf)
-
-    plain = context_reliance(model, ids[:, :6], (1, 3), ids[:, 6:], method="gradient_norm")
-    with hooked(model, ("unembed.hook_out", forbid)):
-        found = context_reliance(model, ids[:, :6], (1, 3), ids[:, 6:], method="gradient_norm")
-    assert found.divergences.isfinite().all() and found.steps
-    assert not torch.equal(found.divergences, plain.divergences)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -1,7 +1,7 @@
 """Span attributions: read, shown, saved and loaded, and followed through a reasoning."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,10 @@ import heta_lens.prediction.prediction
 from helpers.attributions import START, same
 from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import storage
-from heta_lens.plots import page
 from heta_lens.span_attribution import FORMAT, VERSION, hops
 
 # ----------------------------------------------------------------------------------------------------- span attribution
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")
 PAIR = (7, 9)
 
 
@@ -85,25 +82,6 @@ def test_a_file_gives_back_everything(span: SpanAttribution, tmp_path: Path) -> 
     assert repr(found) == repr(span)
     pd.testing.assert_frame_equal(found.to_frame(), span.to_frame())
     assert found.plot().fragment == span.plot().fragment
-
-
-# ---------------------------------------------------------------------------------------------------------- the page
-HOSTILE = ["<bos>", "</script>", "<script>alert(1)</script>", "&lt;b&gt;", "<b>x</b>", "R&D", '"', "<!--", "\n", "\\"]
-
-
-@pytest.fixture
-def hostile(span: SpanAttribution) -> SpanAttribution:
-    """The worst of tokens, some of them targets."""
-    targets = ("<script>alert(2)</script>", ("</script>", "&amp;"), "<img src=x onerror=alert(3)>")
-    steps = [replace(step, target_text=text) for step, text in zip(span.steps, targets, strict=True)]
-    return SpanAttribution(tuple(steps), tuple(HOSTILE))
-
-
-def test_nothing_that_is_written_adds_structure_to_the_page(hostile: SpanAttribution) -> None:
-    clean = SpanAttribution(tuple(replace(step, target_text="x") for step in hostile.steps), tuple("abcdefghij"))
-    plain, written = (page(made).page for made in (clean, hostile))
-    for mark in ("<script", "</script", "<!--", "<div", "<img", "</title"):
-        assert written.count(mark) == plain.count(mark), mark
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.files import (
-    decoded,
-    invalid_json,
-    regular_file,
-    write_atomically,
-)
+from heta_lens._util.files import decoded, invalid_json, regular_file, write_atomically
 
 
 @pytest.mark.parametrize(

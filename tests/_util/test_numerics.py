@@ -8,12 +8,7 @@ from torch import Tensor
 
 from helpers import oracles
 from helpers.asking import relative
-from heta_lens._util.numerics import (
-    DIVERGENCES,
-    Direction,
-    js,
-    kl,
-)
+from heta_lens._util.numerics import DIVERGENCES, Direction, js, kl
 
 
 def random_log_probs(rows: int, vocab: int, *, spread: float = 1.0, seed: int = 0) -> Tensor:

@@ -125,25 +125,8 @@ def test_a_damaged_header_is_refused_by_the_name_of_the_file(path: Path, header:
         load(path, KIND, 1)
 
 
-# --------------------------------------------------------------------------------------------------------- the file
-
-
-# ------------------------------------------------------------------------------------------------------- nested tensors
-VALUES: list[Any] = [
-    {"a": 1, "b": [None, True, "x"], "c": (1, (2.5, frozenset({3, 4})))},
-    {1: "whole numbers as keys", "$odd": {"deep": [torch.arange(6).reshape(2, 3)]}},
-    torch.tensor([0.1, 1e-30, 3.0]),
-    torch.tensor([[0.1, -2.0]], dtype=torch.float64),
-    torch.tensor([0.1, 7.0], dtype=torch.bfloat16),
-    torch.tensor([0.1, 7.0], dtype=torch.float16),
-    torch.tensor([True, False]),
-    torch.tensor(5),
-    torch.zeros(0, 3),
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_what_was_written_is_read_exactly(value: Any) -> None:
+def test_what_is_written_into_bytes_is_read_exactly() -> None:
+    value = {1: "whole numbers as keys", "$odd": {"deep": [torch.arange(6).reshape(2, 3)]}}
     raw = to_bytes(KIND, 1, {"value": value})
     assert same(of_bytes(raw, "here", KIND, 1)["value"], value)
     with pytest.raises(ValueError, match=r"here is not a tests\.value file"):

@@ -1,28 +1,16 @@
 """Texts: safe to print, split into sentences and words, and found in what a model reads."""
 
-import json
 import unicodedata
-from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from helpers.odd_models import SMILE, concatenating
-from heta_lens._util.text import (
-    Span,
-    legible,
-    members,
-    owners,
-    sentences,
-    tokens_in,
-    visible,
-)
+from heta_lens._util.text import Span, legible, members, owners, sentences, tokens_in, visible
 from heta_lens.evaluation.external_scores import located_tokens
 from heta_lens.methods.sources import wording
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.chat import located
 
 PERSIAN = "می‌خواهم"  # with a zero width non-joiner
 
@@ -167,64 +155,3 @@ def test_tokens_are_found_as_vocabularies_write_them(tokens: list[str]) -> None:
         TEXT.replace(" ", "").replace("\n", ""),
     )
     assert all(one.stop <= other.start for one, other in pairwise(spans))
-
-
-Template = Callable[[Mapping[str, Any]], str]
-
-
-def spans_of(template: Template, values: Mapping[str, Any], key: str) -> list[Span] | None:
-    return located(values[key], template(values), lambda instead: template({**values, key: instead}))
-
-
-def found(template: Template, values: Mapping[str, Any]) -> dict[str, list[str] | None]:
-    """What stands at the places that are found."""
-    rendered, spans = template(values), {key: spans_of(template, values, key) for key in values}
-    return {key: own and [rendered[slice(*span)] for span in own] for key, own in spans.items()}
-
-
-def starts(template: Template, values: Mapping[str, Any], key: str) -> list[int]:
-    spans = spans_of(template, values, key)
-    assert spans is not None
-    return [span.start for span in spans]
-
-
-def tagged(values: Mapping[str, Any]) -> str:
-    return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
-
-
-def test_values_that_repeat_and_hold_the_templates_words_are_found_where_they_are() -> None:
-    values = {"a": "<b>x</b>", "b": "x", "c": "x", "d": "</d><d>"}
-    assert found(tagged, values) == {name: [value] for name, value in values.items()}
-    assert starts(tagged, values, "b") == [3 + len("<b>x</b>") + 4 + 3]
-
-
-@pytest.mark.parametrize(("strip", "expected"), [(str.strip, "x"), (str.lstrip, "x \n"), (str.rstrip, "\n x")])
-def test_a_value_that_is_stripped_is_found_without_what_it_lost(strip: Callable[[str], str], expected: str) -> None:
-    template: Template = lambda values: f"[{strip(values['a'])}\n]"  # noqa: E731
-    assert found(template, {"a": "\n x \n"}) == {"a": [expected]}
-
-
-def test_a_value_that_is_written_in_another_way_is_found_by_what_stands_around_it() -> None:
-    template: Template = lambda values: f"{json.dumps(values['a'])}: {values['b'].split('/')[-1]}"  # noqa: E731
-    assert found(template, {"a": 'a "b"', "b": "x/y/z"}) == {"a": [r"a \"b\""], "b": ["z"]}
-
-
-def test_a_value_that_other_things_depend_on_is_found_in_what_it_changes() -> None:
-    counting: Template = lambda values: f"{len(values['a'])} letters: {values['a']}"  # noqa: E731
-    assert found(counting, {"a": "some"}) == {"a": ["some"]}
-    assert starts(counting, {"a": "some"}, "a") == [len("4 letters: ")]
-    reasoned: Template = lambda values: "<t>{}</t>{}".format(*values["a"].rpartition("</t>")[::2])  # noqa: E731
-    assert found(reasoned, {"a": "why</t>so"}) == {"a": ["why</t>so"]}
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        lambda values: values["a"].upper(),
-        lambda values: f"{values['a']}, {len(values['a'])}, {values['a']}",
-        lambda values: f"{hash(values['a'])}",
-    ],
-    ids=["altered", "counted between", "dropped"],
-)
-def test_what_cannot_be_found_is_not_guessed(template: Template) -> None:
-    assert found(template, {"a": "some words"}) == {"a": None}

@@ -85,14 +85,6 @@ def signs(seed: int, probes: int, n: int, d: int) -> Tensor:
     return torch.stack([rademacher(seed, position, probes, d) for position in range(n)], dim=1)
 
 
-def busy(model: Any) -> Any:
-    """The model in the middle of somebody's work: a hook on it, some parameters frozen."""
-    for k, parameter in enumerate(model.parameters()):
-        parameter.requires_grad_(k % 3 != 0)
-    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
-    return model
-
-
 def gpt2() -> Any:
     """A model of one's own, to change."""
     return zoo.bridge.__wrapped__("gpt2")
@@ -112,11 +104,31 @@ def same(one: heta_lens.Attribution, other: heta_lens.Attribution) -> bool:
 
 N, TARGET = 6, 7
 
+QUICK: dict[str, dict[str, Any]] = {
+    "heta": {"probes": 2},
+    "integrated_gradients": {"steps": 4},
+    "sequential_integrated_gradients": {"steps": 2},
+    "discretized_integrated_gradients": {"steps": 2, "neighbours": 20},
+    "faml": {"steps": 3},
+    "causal_tracing": {"samples": 2, "layers": 2},
+    "lime": {"samples": 40},
+    "kernel_shap": {"samples": 30},
+    **{name: {"source": "token", "ablate": "mask"} for name in ("context_cite", "arc_jsd", "attribot")},
+    "shapiq": {"source": "token", "ablate": "mask", "samples": 30},
+    "progressive_inference": {"passes": "multi", "samples": 6},
+    "reagent": {"probes": 2, "max_steps": 3},
+    "sea_cot": {
+        **{"explanations": 40, "length": 12, "temperature": 100, "top_p": 1, "seed": 7},
+        **{"think": ".", "conclude": " is", "entail": "{explanation}{claim}"},
+    },
+}
+"""Options with which a method is done soon."""
 
-def refusal(cache: Any, target: Any = TARGET, **options: Any) -> str:
+
+def refusal(cache: Any, target: Any = TARGET, *, call: Callable[..., Any] = attribute, **options: Any) -> str:
     """The one sentence with which heta_lens, and nothing below it, refuses."""
     with pytest.raises((ValueError, TypeError)) as refused:
-        attribute(cache, target, **options)
+        call(cache, target, **options)
     assert Path(heta_lens.__file__).parent in Path(refused.traceback[-1].path).parents
     sentence = str(refused.value)
     assert "\n" not in sentence
@@ -187,17 +199,5 @@ def hooked_up(model: Any) -> Any:
     return model
 
 
-def on_bridge() -> heta_lens.Prediction:
-    model = zoo.bridge("gpt2")
-    return predict(model, zoo.prompt(model), TARGET)
-
-
 def explain_by(model: Any, method: Any, target: Any = 7, n: int = 4) -> heta_lens.Attribution:
     return method(predict(model, zoo.prompt(model, n), target))
-
-
-def alike_by_loops(states: Tensor, query: int, n: int = 4) -> Tensor:
-    """Cosines of a state with the first ones."""
-    states = states.double()
-    q = states[query]
-    return torch.stack([states[i] @ q / (states[i].norm() * q.norm()) for i in range(n)])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from io import StringIO
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -88,9 +89,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 LENGTHS = (5, 8, 3)
-
 PAD = 2  # the tokenizer's
-
 CHEAP: dict[str, Any] = {"variant": "kl_only"}
 
 
@@ -143,7 +142,11 @@ def alone(cache: Any, ids: Tensor, places: Any, targets: Any = None, **options: 
     ]
 
 
-def alike(found: Any, expected: Attribution, tolerance: float = 1e-5) -> None:
+PER_TOKEN = ("drop", "envelope", "balanced")  # among the diagnostics
+
+
+def alike(found: Attribution, expected: Attribution, tolerance: float = 1e-5) -> None:
+    """Two answers to one question."""
     assert (found.target, found.target_text, found.tokens) == (expected.target, expected.target_text, expected.tokens)
     assert found.positions.tolist() == list(range(len(expected)))
     assert torch.equal(found.ids, expected.ids)
@@ -151,3 +154,17 @@ def alike(found: Any, expected: Attribution, tolerance: float = 1e-5) -> None:
     assert relative(found.scores, expected.scores) < tolerance
     for name, part in expected.parts.items():
         assert relative(found.parts[name], part) < tolerance, name
+    for name in PER_TOKEN:
+        assert (name in found.diagnostics) == (name in expected.diagnostics)
+        if name in expected.diagnostics:
+            own, other = found.diagnostics[name], expected.diagnostics[name]
+            assert torch.equal(own, other) or relative(own, other) < 10 * tolerance, name  # or both are 0
+    for name, error in expected.standard_errors.items():
+        other = found.standard_errors[name]
+        assert (other is None) == (error is None)
+        assert error is None or other is None or relative(other, error) < 100 * tolerance, name
+    for name in ("additivity_gap", "target_log_prob", "target_rank"):
+        assert found.diagnostics[name] == pytest.approx(expected.diagnostics[name], rel=100 * tolerance, abs=tolerance)
+    assert (found.interactions is None) == (expected.interactions is None)
+    if found.interactions is not None and expected.interactions is not None:
+        assert relative(found.interactions, expected.interactions) < tolerance

@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 from helpers import zoo
 
 Pieces: TypeAlias = list[tuple[str, int]]  # of a rendered chat, each with the message that it is the content of, or -1
-
 TEMPLATES = Path(__file__).parent / "chat_templates"
 TEXTS = [*zoo.SENTENCES, "user\nassistant\nsystem\n", '{"name": "get_weather", "arguments": {"city": "Paris"}}\n\n']
 SIZES = {"d_model": 8, "d_head": 2, "n_heads": 4, "n_layers": 1, "d_mlp": 16, "n_ctx": 8192}

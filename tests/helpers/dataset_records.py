@@ -15,7 +15,6 @@ from heta_lens.data.instance import Instance
 DATA = SHARED / "data"
 shared = pytest.mark.skipif(not DATA.exists(), reason="the public data sets are not beside the repository")
 unchecked = pytest.mark.usefixtures("unchecked")
-
 STORY = "Nina put the key in the drawer. Karl left. Where is the key?"
 NINA = Instance(
     id="nina",

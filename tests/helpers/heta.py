@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.asking import explain
+from helpers import oracles
+from helpers.asking import explain, plain_embeddings, plain_log_probs, relative, signs
 from heta_lens.methods.heta.curvature import MatrixFrom, Task
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, hessian
 from heta_lens.methods.heta.windows import Window
@@ -125,6 +126,33 @@ OWN: dict[str, dict[str, Any]] = {  # what each variant needs or should be given
     "no_gate": {"probes": 2},
     "uniform_gate": {"probes": 2},
 }
+
+
+def dense(model: Any, ids: Tensor, target: int = TARGET) -> oracles.Hessian:
+    """The Hessian of a token's log-probability by the prompt's embeddings."""
+    log_probs = plain_log_probs(model, ids)
+    return oracles.dense_hessian(lambda e: log_probs(e)[target], plain_embeddings(model, ids), functional=True)
+
+
+def oracle_gate(model: Any, ids: Tensor) -> Tensor:
+    """The gate by paths through the patterns that the model caches."""
+    _, cache = model.run_with_cache(ids)
+    layers = range(model.cfg.n_layers)
+    patterns, values = ([cache[name, layer][0].double() for layer in layers] for name in ("pattern", "v"))
+    outputs = [model.blocks[layer].attn.W_O.detach().double() for layer in layers]
+    return oracles.gate_by_paths(patterns, values, outputs, p=1, flow="suffix")
+
+
+def check_norms(bent: Tensor, close: float, curvature: Callable[..., Tensor]) -> None:
+    """``curvature`` by every norm and support, against the dense matrix it should be of."""
+    probes = signs(0, PROBES, *bent.shape[:2])
+    for options, expected in (
+        ({"probes": PROBES}, oracles.block_l1(bent, probes).mean(0)),
+        ({"probes": PROBES, "support": "row"}, oracles.row_l1(bent, probes).mean(0)),
+        ({"norm": "entrywise"}, oracles.entrywise_block(bent)),
+        ({"norm": "entrywise", "support": "row"}, oracles.entrywise_row(bent)),
+    ):
+        assert relative(curvature(**options), expected) < close, options
 
 
 def found(model: Any, ids: Tensor, variant: str, target: Any = TARGET, **options: Any) -> Any:

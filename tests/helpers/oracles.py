@@ -21,17 +21,11 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 Hessian = Float64[Tensor, "N d N d"]
-
 PerToken = Float64[Tensor, " N"]
-
 Pattern = Float64[Tensor, "H N N"]  # one layer: head, query, key
-
 Number = int | float
-
 Matrix = list[list[float]]  # plain numbers: a pattern of one head, a block
-
 Flow = str  # suffix | rollout | direct | prefix_head
-
 Direction = str  # orig_masked | masked_orig | js
 
 
@@ -295,17 +289,11 @@ def block_hessian(block: Matrix, tokens: int = 1) -> Hessian:
 
 
 Rows = Float64[Tensor, "Nd Nd"]  # a Hessian with token and coordinate in one axis
-
 Pairs = Float64[Tensor, "N N"]
-
 Embeddings = Float64[Tensor, "N d"]
-
 Scalar = Float64[Tensor, ""]
-
 PerSubset = Float64[Tensor, " R"]
-
 Window = tuple[int, int]  # first token, one past the last
-
 Hook = tuple[str, Callable[..., Tensor]]
 
 

@@ -44,12 +44,8 @@ def ours(folder: Path, asked: dict[str, str]) -> dict[str, Any]:
 
 def theirs(folder: str, asked: dict[str, str]) -> dict[str, Any]:
     import inseq  # pyright: ignore[reportMissingImports]
-    from inseq.commands.attribute_context.attribute_context import (  # pyright: ignore[reportMissingImports]
-        attribute_context_with_model,
-    )
-    from inseq.commands.attribute_context.attribute_context_args import (  # pyright: ignore[reportMissingImports]
-        AttributeContextArgs,
-    )
+    from inseq.commands.attribute_context.attribute_context import attribute_context_with_model  # pyright: ignore[reportMissingImports]
+    from inseq.commands.attribute_context.attribute_context_args import AttributeContextArgs  # pyright: ignore[reportMissingImports]
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     config: Any = AutoConfig.from_pretrained(folder)

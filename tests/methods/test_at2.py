@@ -12,21 +12,10 @@ from helpers import zoo
 from helpers.asking import predict, relative
 from heta_lens.data.prompt_sources import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.methods.at2 import (
-    FITTED,
-    At2,
-    HeadWeights,
-    ablations,
-    attended,
-    correlation,
-    fit_at2,
-    minimised,
-)
+from heta_lens.methods.at2 import FITTED, At2, HeadWeights, ablations, attended, correlation, fit_at2, minimised
 from heta_lens.model.adapter import ModelAdapter
 
 N = 6
-
-
 BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 
 
@@ -67,15 +56,6 @@ def test_a_file_is_read_and_one_of_another_model_refused(tmp_path: Path) -> None
     for wrong in (weights, weights[:1, :1]):
         with pytest.raises(ValueError, match=r"weights have the shape .*, not this model's \(3, 4\)"):
             At2(weights=wrong)(predict(other, zoo.prompt(other, N), 7))
-
-
-def test_the_demo_model_has_its_own() -> None:
-    model = heta_lens.load_demo_model()
-    prediction = predict(model, model.to_tokens("The key was put in the box by Leo."), " box")
-    found = At2()(prediction)
-    own = At2(weights=HeadWeights.load(FITTED).weights)(prediction)
-    assert torch.equal(found.scores, own.scores) and "not fitted" not in found.diagnostics["note"]
-    assert prediction.begins == bool(found.scores[0] == 0)
 
 
 @pytest.mark.parametrize("kind", ["hooked", "bridge"])

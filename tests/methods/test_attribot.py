@@ -21,8 +21,6 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
-
-
 BUILD = dict(zoo.KINDS)
 
 
@@ -102,12 +100,6 @@ def test_a_proxy_chooses_and_the_model_measures() -> None:
     some = found(model, AttriBot(proxy=proxy, prune_to=2), ids)
     close("bridge-gpt2", some.diagnostics["source_scores"], expected, 20)
     assert some.diagnostics["forwards"] == 4 + 1 + 2
-
-
-def test_a_contrast_is_the_difference_of_two_targets() -> None:
-    model, ids = zoo.bridge("gpt2"), ids_of()
-    both, one, other = (found(model, AttriBot(), ids, target).scores for target in ((TARGET, 12), TARGET, 12))
-    assert relative(both, one - other) < 1e-5
 
 
 def test_a_proxy_has_the_same_tokens() -> None:

@@ -15,7 +15,6 @@ from heta_lens._util.options import chosen
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
 
-
 RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("heta", {"probes": 2}),
     ("heta", {"variant": "kl_only"}),
@@ -69,7 +68,6 @@ def test_scores_that_are_the_same_for_every_target_say_so(method: Method, same: 
 
 QUESTIONS: dict[str, Any] = {"contrast": (6, 7), "set": {6, 7}, "function": partial(torch.logsumexp, dim=0)}
 
-
 AGNOSTIC = [
     *(METHODS[name]() for name in METHODS if METHODS[name]().ignores_target and METHODS[name].family != "control"),
     Heta(variant="kl_only"),
@@ -92,14 +90,6 @@ def test_a_method_that_ignores_the_target_refuses_a_question_about_it(method: Me
     said = str(refused.value)
     assert "'leave_one_out' with effect='log_prob'" in said and all(f"{name}=" in said for name in chosen(method))
     assert not runs
-
-
-@pytest.mark.parametrize("target", [*QUESTIONS.values(), 7], ids=[*QUESTIONS, "another token"])
-def test_heta_says_how_much_of_a_score_is_the_same_for_every_target(target: Any) -> None:
-    model = zoo.bridge("gpt2")
-    found = Heta(probes=2)(predict(model, zoo.prompt(model, 5), target))
-    same = (found.parts["gate"] * found.parts["information"] / 2).sum() / found.scores.sum()
-    assert f"{same:.1%} of the score is the same for every target" in found.diagnostics["note"]
 
 
 N, TARGET = 6, 7

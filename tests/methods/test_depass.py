@@ -38,12 +38,6 @@ def test_where_there_is_nothing_but_tokens_they_have_all_of_it(build: Any) -> No
     assert abs(split(build()).diagnostics["absorbed"]) < 1e-5 * abs(logit(build()))
 
 
-@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
-def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
-    both = split(build(), (TARGET, FOIL)).scores
-    assert relative(both, split(build()).scores - split(build(), FOIL).scores) < 1e-9
-
-
 def plain(model: Any, ids: Tensor) -> list[float]:
     """The authors' recursion on a Llama, one neuron after the other; what they drop goes on as a last part."""
     with torch.no_grad():

@@ -12,8 +12,6 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.information_flow import FlashTrace, Ifr, layers_of, parts
 
 N = 6
-
-
 BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|gptj|llama)$"))
 
 

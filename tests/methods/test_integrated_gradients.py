@@ -23,8 +23,6 @@ from heta_lens.methods.integrated_gradients import (
 from heta_lens.methods.leave_one_out import LeaveOneOut
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
-
-
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 
 
@@ -36,16 +34,6 @@ def kept_first(start: Tensor, embeddings: Tensor) -> Tensor:
 def points(steps: int) -> list[tuple[float, float]]:
     """Places on a path and their weights."""
     return [*zip(*(values.tolist() for values in quadrature(steps)), strict=True)]
-
-
-def test_points_and_weights_are_captums() -> None:
-    pytest.importorskip("captum")
-    from captum.attr._utils.approximation_methods import approximation_parameters
-
-    sizes, places = approximation_parameters("gausslegendre")
-    nodes, weights = zip(*points(5), strict=True)
-    assert nodes == pytest.approx([float(place) for place in places(5)])
-    assert weights == pytest.approx([float(size) for size in sizes(5)])
 
 
 @MODEL
@@ -120,21 +108,6 @@ def test_sequential_integrated_gradients_are_what_a_loop_finds(build: Callable[.
         gaps[place] = abs(value(g, embeddings) - value(g, without) - expected[place])
     assert relative(found.scores, expected) < 1e-6
     assert relative(found.diagnostics["completeness_gaps"], gaps) < 1e-4
-
-
-@pytest.mark.slow
-@ONE_EACH
-def test_sequential_integrated_gradients_are_captums_of_one_token_at_a_time(build: Callable[..., Any]) -> None:
-    captum = pytest.importorskip("captum.attr")
-    model = build()
-    ids = zoo.prompt(model, N)
-    embeddings = plain_embeddings(model, ids)
-    theirs = captum.IntegratedGradients(every(plain(model, ids)))
-    found = scores(SequentialIntegratedGradients(steps=4, mask="mean", keep_bos=False), model, ids)
-    for place in range(N):
-        without = with_row(embeddings, place, embeddings.mean(0))[None]
-        one = theirs.attribute(embeddings[None].requires_grad_(), without, n_steps=4)[0, place].sum().detach()
-        assert float(found[place]) == pytest.approx(float(one), rel=1e-5)
 
 
 @ONE_EACH
@@ -236,8 +209,6 @@ def test_discretized_integrated_gradients_are_what_a_loop_finds(
 
 
 LENGTH = 6
-
-
 QUICK: dict[str, Any] = {"steps": 5, "rate": 1.5, "mask": "zero"}
 
 

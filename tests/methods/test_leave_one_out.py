@@ -8,12 +8,11 @@ import torch
 
 from helpers import zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
-from helpers.gradients import TARGET, N, every, plain, scores, with_row
+from helpers.gradients import TARGET, N, with_row
 from heta_lens import activation
 from heta_lens.methods.leave_one_out import LeaveOneOut
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
-ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 
 
 @MODEL
@@ -27,17 +26,6 @@ def test_leaving_one_out_is_one_plain_run_each(build: Callable[..., Any]) -> Non
     left = [log_probs(with_row(embeddings, place, embeddings.mean(0))).detach() for place in range(N)]
     assert relative(kl, torch.stack([(clean.exp() * (clean - one)).sum() for one in left])) < 1e-6
     assert relative(drop, torch.stack([(clean - one)[TARGET] for one in left])) < 1e-6
-
-
-@ONE_EACH
-def test_leaving_one_out_is_captums_ablation(build: Callable[..., Any]) -> None:
-    captum = pytest.importorskip("captum.attr")
-    model = build()
-    ids = zoo.prompt(model, N)
-    embeddings = plain_embeddings(model, ids)
-    tokens = torch.arange(N)[None, :, None].expand(1, -1, embeddings.shape[1])
-    theirs = captum.FeatureAblation(every(plain(model, ids))).attribute(embeddings[None], feature_mask=tokens)
-    assert relative(scores(LeaveOneOut(effect="log_prob"), model, ids), theirs[0, :, 0]) < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -15,31 +15,11 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers import ROOT, zoo
-from helpers.asking import doubts_allowed, explain, relative
+from helpers.asking import QUICK, doubts_allowed, explain, relative
 from heta_lens import METHODS
 from heta_lens.cli import app
 from heta_lens.methods.base import Work
 from heta_lens.methods.registry import ALIASES, MethodRegistry
-
-QUICK: dict[str, dict[str, Any]] = {
-    "heta": {"probes": 2},
-    "integrated_gradients": {"steps": 4},
-    "sequential_integrated_gradients": {"steps": 2},
-    "discretized_integrated_gradients": {"steps": 2, "neighbours": 20},
-    "faml": {"steps": 3},
-    "causal_tracing": {"samples": 2, "layers": 2},
-    "lime": {"samples": 40},
-    "kernel_shap": {"samples": 30},
-    **{name: {"source": "token", "ablate": "mask"} for name in ("context_cite", "arc_jsd", "attribot")},
-    "shapiq": {"source": "token", "ablate": "mask", "samples": 30},
-    "progressive_inference": {"passes": "multi", "samples": 6},
-    "reagent": {"probes": 2, "max_steps": 3},
-    "sea_cot": {
-        **{"explanations": 40, "length": 12, "temperature": 100, "top_p": 1, "seed": 7},
-        **{"think": ".", "conclude": " is", "entail": "{explanation}{claim}"},
-    },
-}
-"""Options with which a method is done soon."""
 
 ALONE: dict[str, dict[str, Any]] = {"kernel_shap": {}, "shapiq": {}, "progressive_inference": {}}
 """Options with which a method explains a context of one token."""
@@ -84,8 +64,14 @@ MOVES = {"tdd", "reagent", "sea_cot", "depass"}
 DEAF = {"random", "recency"}
 """Methods that do not ask the model."""
 
-N, TARGET = 9, 7
+LINEAR = {
+    *("integrated_gradients", "sequential_integrated_gradients", "discretized_integrated_gradients", "gradient_shap"),
+    *("input_x_gradient", "attn_lrp", "gim", "depass", "lime", "kernel_shap", "shapiq", "progressive_inference"),
+    "attribot",
+}
+"""Methods whose scores of a contrast are the difference of the scores of both tokens."""
 
+N, TARGET = 9, 7
 METHOD = pytest.mark.parametrize("method", METHODS)
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
@@ -113,6 +99,7 @@ def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
     assert method == "heta" or f"autoclass:: {METHODS[method].__module__}.{METHODS[method].__name__}\n" in reference
     summary = " ".join(inspect.cleandoc(METHODS[method].__doc__ or "").partition("\n\n")[0].split())
     assert method == "heta" or f"| `{method}` | {summary} |" in page
+    assert {*re.findall(r"\b20\d\d\b", summary)} <= {*re.findall(r"20\d\d", getattr(METHODS[method], "paper", ""))}
     costs = f"\n\nCost: {METHODS[method].cost}." if method != "heta" else ""
     assert costs in (METHODS[method].__doc__ or "")
     heads = [line.split(": ")[0] for line in inspect.cleandoc(METHODS[method].__doc__ or "").splitlines()]
@@ -202,16 +189,6 @@ def test_how_many_run_at_once_does_not_matter(build: Callable[..., Any], method:
 @pytest.mark.slow
 @METHOD
 @ONE_EACH
-def test_a_seed_is_all_that_chance_depends_on(build: Callable[..., Any], method: str) -> None:
-    if "seed" not in {field.name for field in fields(METHODS[method])}:
-        pytest.skip("nothing in it is random")
-    model = build()
-    assert not torch.equal(first_asked(model, method).scores, asked(model, method, seed=1).scores)
-
-
-@pytest.mark.slow
-@METHOD
-@ONE_EACH
 @pytest.mark.usefixtures("unchecked")
 def test_what_it_cost_is_told(build: Callable[..., Any], method: str) -> None:
     model = build()
@@ -241,6 +218,9 @@ def test_a_contrast_is_explained_or_refused(build: Callable[..., Any], method: s
     control = METHODS[method].family == "control"
     assert torch.equal(one.scores, both.scores) == control
     assert ("note" in both.diagnostics) == (method == "heta" or control)
+    if method in LINEAR:
+        other = explain(model, ids, TARGET + 1, method=method, **options)
+        assert relative(both.scores, one.scores - other.scores) < 1e-6
 
 
 @pytest.mark.slow

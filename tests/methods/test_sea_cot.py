@@ -87,16 +87,8 @@ def plain_sea_cot(asked: Prediction, options: dict[str, Any]) -> dict[str, Any]:
 def test_sea_cot_is_the_weight_of_the_explanations_that_mention_a_word(build: Callable[..., Any]) -> None:
     model = build()
     tokenizer = model.tokenizer
-    ids = torch.tensor(
-        [
-            [
-                tokenizer.bos_token_id,
-                *tokenizer.encode(
-                    "The cat dog tower Mary Rome Paris store France Italy capital drink", add_special_tokens=False
-                ),
-            ]
-        ]
-    )
+    words = "The cat dog tower Mary Rome Paris store France Italy capital drink"
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(words, add_special_tokens=False)]])
     assert {"cat", "tower"} < content_words(tokenizer.decode(ids[0].tolist()))
     asked = predict(model, ids)
     options = SHORT | {"temperature": 30}
@@ -150,8 +142,6 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     model = build()
     ids = zoo.prompt(model, 8)
     asked = predict(model, ids, 30)
-    with pytest.raises(ValueError, match="'sea_cot' explains one token, and cannot explain the contrast"):
-        SeaCot(**SHORT)(predict(model, ids, (30, 31)))
     with pytest.raises(ValueError, match=r"'sea_cot' takes 170 positions, .*: make length=100 smaller"):
         SeaCot()(asked)
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):

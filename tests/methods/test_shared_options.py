@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from helpers.asking import doubts_allowed, predict
+from helpers.asking import QUICK, doubts_allowed, predict
 from heta_lens import METHODS, causal
 from heta_lens.methods import base as options
 from heta_lens.methods.base import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
@@ -40,19 +40,8 @@ def test_a_layer_and_a_mask_are_refused_before_any_run(forwards: object) -> None
 
 
 # ------------------------------------------------------------------------------------------------------------- seeds
-RANDOM: dict[str, dict[str, Any]] = {
-    "causal_tracing": {"samples": 1},
-    "context_cite": {"source": "token", "ablate": "mask"},
-    "gradient_shap": {"steps": 3},
-    "kernel_shap": {"samples": 20},
-    "lime": {"samples": 20},
-    "progressive_inference": {"passes": "multi", "samples": 4},
-    "random": {},
-    "reagent": {"probes": 2, "max_steps": 3},
-    "smooth_grad": {"samples": 2},
-    "shapiq": {"source": "token", "ablate": "mask", "samples": 20},
-}
-ELSEWHERE = {"heta", "sea_cot"}  # HETA's signs: heta/test_random_probes; sampling: prediction/test_generation
+# HETA's signs: heta/test_probes; sampling: prediction/test_generation.
+RANDOM = [name for name, method in METHODS.items() if issubclass(method, WithSeed) and name not in ("heta", "sea_cot")]
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +56,10 @@ def alike() -> tuple[Any, Any]:
     return predict(model, ids, 7), predict(model, other, 7)
 
 
-def test_every_random_method_is_tested() -> None:
-    assert {name for name, method in METHODS.items() if issubclass(method, WithSeed)} - ELSEWHERE == RANDOM.keys()
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", RANDOM)
 def test_prompts_of_one_length_have_draws_of_their_own(alike: tuple[Any, Any], name: str) -> None:
-    method = METHODS[name](**RANDOM[name])
+    method = METHODS[name](**QUICK.get(name, {}))
     with doubts_allowed():
         first, second, again = (method(prediction).scores for prediction in (*alike, alike[0]))
     assert torch.equal(first, again)

@@ -14,7 +14,6 @@ from helpers.asking import hooked_up, plain_logits, predict, relative
 from heta_lens.methods.tdd import Tdd
 
 N, TARGET = 8, 7
-
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")

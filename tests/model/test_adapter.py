@@ -13,13 +13,7 @@ from helpers import odd_models, quantised, zoo
 from helpers.asking import N, cache_of, missing, refusal
 from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import (
-    bare,
-    note,
-    put,
-    put_positions,
-    put_where,
-)
+from heta_lens.model.hooks import bare, note, put, put_positions, put_where
 from heta_lens.model.weights import is_elsewhere, is_readable, quantised_modules, read_output_weights
 
 
@@ -142,7 +136,6 @@ def test_a_run_that_continues_equals_a_full_run(build: Any) -> None:
 
 
 LONG, MANY = 48, 6
-
 FUSED = zoo.models("bridge-(gpt2|phi3|neox|bloom)")
 
 
@@ -156,9 +149,7 @@ def test_a_run_keeps_no_pattern_and_never_holds_all(build: Any) -> None:
     assert held.now < pattern and held.most < MANY * pattern
 
 
-pytestmark = [
-    pytest.mark.usefixtures("unchecked"),
-]
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.fixture
@@ -185,13 +176,6 @@ def test_a_model_without_attention_is_refused(ids: Tensor) -> None:
     assert (
         missing(["blocks.0.attn.hook_pattern", "heta_lens explains"], refusal(cache_of(odd_models.mamba(), ids))) == ""
     )
-
-
-def test_a_model_in_training_mode_is_refused(ids: Tensor) -> None:
-    model = zoo.bridge.__wrapped__("gpt2")
-    taken = cache_of(model, ids)
-    model.train()
-    assert missing(["training mode", "model.eval()"], refusal(taken)) == ""
 
 
 @torch.no_grad()

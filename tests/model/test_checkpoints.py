@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -21,7 +20,6 @@ from heta_lens.model.checkpoints import CheckpointError, check_separable, folder
 from heta_lens.model.loading import absent_model, load_model
 
 Damage = Callable[[Path], Any]
-
 WEIGHT = "transformer.h.0.mlp.c_fc.weight"
 
 
@@ -196,13 +194,6 @@ def test_it_is_the_model_that_was_written(plain: Any, file: Path) -> None:
     ids = torch.arange(4, 24)[None]
     torch.testing.assert_close(model(ids), plain(ids).logits, atol=1e-5, rtol=1e-5)
     assert not model.training
-
-
-def test_its_vocabulary_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed, reader = [], gguf.GGUFReader
-    monkeypatch.setattr(gguf, "GGUFReader", lambda path: parsed.append(path) or reader(path))
-    read_gguf(file)
-    assert len(parsed) == 1
 
 
 def test_its_configuration_is_exact_and_it_can_be_saved(plain: Any, file: Path, tmp_path: Path) -> None:

@@ -11,21 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    LlamaConfig,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig
 
 import heta_lens
 from helpers import zoo
 from heta_lens.data.recall import Story, stories
-from heta_lens.model import loading, tokenizer
-from heta_lens.model.loading import (
-    absent_model,
-    boot_options,
-)
+from heta_lens.model import loading
+from heta_lens.model.loading import absent_model, boot_options
 
 KINDS: list[Any] = ["hooked", "bridge"] if zoo.HAS_HOOKED else ["bridge"]
 
@@ -91,14 +83,6 @@ def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
     model = heta_lens.load_demo_model()
     assert share(model, asked) > promised - may_miss
     assert share(model, [one.counterfactual for one in asked]) > promised - may_miss
-
-
-def test_a_folder_of_a_saved_model_loads_by_its_name() -> None:
-    model = loading.load_model(str(loading.DEMO))
-    assert type(model).__name__ == "TransformerBridge"
-    ids = tokenizer.encode(model, "Mia put the key in the drawer.")
-    expected = heta_lens.load_demo_model()(ids).log_softmax(-1)
-    torch.testing.assert_close(model(ids).log_softmax(-1), expected, atol=1e-4, rtol=0)
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
 import heta_lens
@@ -18,72 +17,7 @@ from helpers import SHARED, chats, zoo
 from helpers.odd_models import PIECES, SMILE, byte_fallback, concatenating, joining, real, stripping
 from heta_lens._util.text import Span
 from heta_lens.model import tokenizer
-from heta_lens.model.tokenizer import (
-    Decode,
-    TokenizerWrapper,
-    chat_template,
-    locate,
-)
-
-WORDS = ["The", " capital", " is", "Paris", " Paris", " Lyon", "Nice", " ", "", "<unk>"]
-
-
-@dataclass(frozen=True)
-class Fake:
-    """What a `TokenizerWrapper` needs of a tokenizer, where any text is encoded to ``likely``."""
-
-    writes: Decode
-    size: int
-    likely: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        return self.writes(ids)
-
-    def encode(self, text: str, **_: Any) -> list[int]:  # noqa: ARG002
-        return list(self.likely)
-
-    def convert_ids_to_tokens(self, token: int) -> str:
-        return self.writes([token])
-
-
-def found(
-    text: str,
-    pieces: Sequence[str | bytes] | Decode = WORDS,
-    size: int | None = None,
-    *,
-    likely: Sequence[int] = (),
-    context: Sequence[int] = (0, 0, 0),
-    log_probs: Sequence[float] | None = None,
-) -> int:
-    """The token that is taken for a text after a context; all are equally likely, unless said otherwise."""
-    decode, size = (pieces, size) if callable(pieces) else (concatenating(pieces), len(pieces))
-    assert size is not None
-    wrapper = TokenizerWrapper(Fake(decode, size, tuple(likely)))
-    return wrapper.find(text, context, log_probs or [0.0] * size)
-
-
-@pytest.mark.parametrize("likely", [(), (3,), (4,), (0,), (0, 1)])
-def test_exactly_the_string_is_found_wherever_encoding_points(likely: tuple[int, ...]):
-    assert found(" Paris", likely=likely) == 4
-    assert found("Paris", likely=likely) == 3
-
-
-@pytest.mark.parametrize("text", ["y", " y"])
-@pytest.mark.parametrize("likeliest", [1, 2])
-def test_of_equal_spellings_the_most_likely_is_taken(text: str, likeliest: int):
-    log_probs = [-9.0, -5.0, -5.0, -9.0]
-    log_probs[likeliest] = -1.0
-    wrapper = TokenizerWrapper(Fake(concatenating(["x", "y", "y", "z"]), 4, (1,)))
-    assert wrapper.find(text, [0], log_probs) == likeliest
-
-
-def test_a_string_of_several_tokens_is_refused_by_naming_them():
-    with pytest.raises(ValueError, match=r"' Paris Lyon'.* 2: \[' Paris', ' Lyon'\]"):
-        found(" Paris Lyon", likely=(4, 5))
-
+from heta_lens.model.tokenizer import Decode, TokenizerWrapper, chat_template, locate
 
 PRINTABLE = [blank + chr(code) for code in range(32, 127) for blank in ("", " ")]
 
@@ -161,15 +95,6 @@ def test_a_byte_token_is_never_taken_for_a_character_that_has_a_token_of_its_own
     taken = {one: wrapper.name(wrapper.find(one, [0], bytes_likely)) for one in PRINTABLE[::2]}
     assert {one for one, name in taken.items() if "<0x" in name} == {"#", "@"}
     assert taken["Q"] == "▁Q"  # sooner another blank than a byte
-
-
-def metaspace() -> PreTrainedTokenizerFast:
-    """Puts a blank before every text, as Llama 2's and its kin do."""
-    pieces = ["<unk>", "▁", "▁the", "▁ring", "▁red", "s", "ring"]
-    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0, byte_fallback=False))
-    unigram.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    unigram.decoder = byte_fallback()
-    return PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>")
 
 
 def test_control_tokens_are_special_whether_they_have_a_name_or_not() -> None:

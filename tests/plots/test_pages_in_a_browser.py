@@ -60,11 +60,6 @@ def test_everything_on_a_page_is_legible(name: str, mode: str, tmp_path: Path) -
     assert run(views()[name].page, LEGIBLE, tmp_path, *([DARK] if mode == "dark" else [])) >= LEAST
 
 
-def test_the_tests_of_legibility_can_fail(tmp_path: Path) -> None:
-    faint = views()["one"].page.replace('class="kicker"', 'class="kicker" style="color: rgb(128 128 128)"')
-    assert run(faint, LEGIBLE, tmp_path) < LEAST
-
-
 PAINTED = """
 const even = colour => {
   const [r, g, b] = colour.map(part => linear(part / 255));
@@ -121,28 +116,6 @@ def test_nothing_is_wider_than_the_page(name: str, width: int, tmp_path: Path) -
       return $$(".heta-view *").filter(element => element.checkVisibility() && !scrolled(element)
         && element.getBoundingClientRect().right > {width - 8} + .5).map(element => element.outerHTML.slice(0, 80));"""
     assert run(views()[name].page, script, tmp_path, "--window-size=1400,900") == []
-
-
-def test_names_of_methods_break_after_underscores_alone(tmp_path: Path) -> None:
-    names = ["sequential_integrated_gradients", "leave_one_out", "discretized_integrated_gradients"]
-    view = heta_lens.compare({name: written(["one", " two", " three"]) for name in names})
-    script = """document.body.style.width = "384px"; document.body.style.margin = "8px";
-      const labels = () => $$(".card .rows > div > :first-child"), agreement = labels();
-      const broken = labels => labels.flatMap(label => {
-        const leaves = document.createTreeWalker(label, NodeFilter.SHOW_TEXT), found = [];
-        while (leaves.nextNode()) for (const part of leaves.currentNode.data.matchAll(/[^_ ]+_?/g)) {
-          const range = document.createRange();
-          range.setStart(leaves.currentNode, part.index);
-          range.setEnd(leaves.currentNode, part.index + part[0].length);
-          if (new Set([...range.getClientRects()].map(line => line.top)).size > 1) found.push(part[0]);
-        }
-        return found;
-      });
-      const between = broken(agreement), count = agreement.length;
-      point(chips()[1]);
-      return { count, tokens: labels().length, between, of_a_token: broken(labels()) };"""
-    shown = run(view.page, script, tmp_path, "--window-size=1400,900")
-    assert shown == {"count": 3, "tokens": 3, "between": [], "of_a_token": []}
 
 
 def test_the_card_shows_the_highest_scores_and_then_a_token_with_its_parts(tmp_path: Path) -> None:
@@ -528,13 +501,3 @@ def test_without_scripts_the_tokens_and_their_colours_are_there(tmp_path: Path) 
     for mode in ([], [DARK]):
         depths, bar, contrast, root = run(page, script, tmp_path, *mode)
         assert len(depths) == 40 and max(depths) == 1 and bar == "none" and contrast >= LEAST and root is None
-
-
-def test_where_a_notebook_runs_no_script_the_tokens_are_still_there(tmp_path: Path) -> None:
-    fragment = json.dumps(views()["one"].fragment).replace("<", "\\u003c")
-    script = f"""const output = document.createElement("div");
-      document.body.append(output);
-      output.innerHTML = {fragment};
-      return [chips().filter(chip => chip.offsetWidth > 0).length, getComputedStyle(chips()[6]).backgroundColor];"""
-    count, colour = run("<title>a notebook</title>", script, tmp_path)
-    assert count == 40 and colour.startswith("rgba(77, 141, 225, 0.6")

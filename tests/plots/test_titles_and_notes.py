@@ -184,6 +184,3 @@ def test_other_methods_have_no_formula() -> None:
     made = attribution(["a", "b"], [4.5, 1.75], parts=parts, options=options)
     assert score_formula(made) == "score = gate × (curvature + 2 × information)"
     assert score_formula(replace(made, method="mine")) == ""
-
-
-# -------------------------------------------------------------------------------------------------------------- colours

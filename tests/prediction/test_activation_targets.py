@@ -14,7 +14,6 @@ from heta_lens import activation, attribute, attribute_batch, attribute_span
 from heta_lens._util.target_kinds import function_name
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.both_lines]
-
 STREAM = "blocks.0.hook_resid_post"
 DIRECTION = torch.linspace(-1, 1, 8, dtype=torch.float64)
 

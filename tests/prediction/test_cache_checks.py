@@ -1,6 +1,5 @@
 """Checks of a cache against the live model: activations, tokens, padding, reuse, blocks alone, gradients."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,16 +15,12 @@ from helpers.asking import TARGET, N, cache_of, gpt2, missing, predict, refusal
 from helpers.odd_models import with_side_channel
 from helpers.quantised import QuantisedLinear, Staircase
 from heta_lens import Prediction, attribute
-from heta_lens._util.work import counting
 from heta_lens.data import recall
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction import gradients
 from heta_lens.prediction.prompt import why_not_alone
-from heta_lens.prediction.spans_and_batches import check_unpadded, real_parts
 
-pytestmark = [
-    pytest.mark.usefixtures("unchecked"),
-]
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.mark.parametrize("tokens", [None, [], torch.zeros(1, 0, dtype=torch.long)], ids=["none", "list", "tensor"])
@@ -199,27 +194,6 @@ def test_tokens_with_one_embedding_matter_in_the_context_and_as_the_target(posit
         attribute(cache_of(model, ids), position=position)
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ([[1, 1]], r"must be of shape \(1, 3\)"),
-        ([[0, 0, 0]], "in one stretch of prompt 0"),
-        ([[1, 0, 1]], "in one stretch of prompt 0"),
-    ],
-)
-def test_other_masks_are_refused(mask: list[list[int]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        real_parts(mask, 1, 3)
-
-
-def test_padding_without_a_mask_is_suspected() -> None:
-    check_unpadded([1, 5, 6], 0, 1)
-    check_unpadded([1, 5, 6], 1, 1)  # a BOS that is the padding token too
-    for ids, where in (([0, 5], "begins"), ([5, 0], "ends")):
-        with pytest.raises(ValueError, match=f"{where} with the padding token 0"):
-            check_unpadded(ids, 0, 1)
-
-
 def tried(build: Any, length: int = 6, *, hooked: bool = False, wrong: float = 0.0) -> tuple[Any, str]:
     """Of a prompt whose clean prediction is off by so much."""
     model = build()
@@ -241,16 +215,6 @@ def test_a_run_that_predicts_something_else_is_noticed(build: Any) -> None:
     kept, why = tried(build, wrong=1e-3)
     assert kept is None
     assert why.startswith("off: continuing from kept keys and values changes the prediction by")
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("build", zoo.models())
-def test_blocks_of_every_kind_of_model_can(build: Any, dtype: torch.dtype) -> None:
-    model = build(dtype)
-    for length in (1, 9):
-        with counting(Counter()) as counts:
-            assert why_not_alone(ModelAdapter(model), zoo.prompt(model, length)[0]) == ""
-        assert counts["forwards"] == 3
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["told", "remembered"])

@@ -8,14 +8,7 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heta_lens.prediction.coalitions import (
-    every_coalition,
-    kernel,
-    lasso,
-    random_coalitions,
-    ridge,
-    shapley,
-)
+from heta_lens.prediction.coalitions import every_coalition, kernel, lasso, random_coalitions, ridge, shapley
 
 
 def test_random_coalitions_come_near_the_truth_and_pairs_nearer() -> None:
@@ -48,10 +41,6 @@ def close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=tolerance)
 
 
-def everyone(masks: np.ndarray) -> np.ndarray:
-    return np.ones(len(masks))
-
-
 @pytest.mark.parametrize("penalty", [1, 0.3, 50.0])
 @pytest.mark.parametrize("shape", [(40, 5), (4, 9), (3, 1)])
 def test_ridge_is_the_weighted_one_with_a_free_intercept(penalty: float, shape: tuple[int, int]) -> None:
@@ -67,45 +56,16 @@ def test_ridge_is_the_weighted_one_with_a_free_intercept(penalty: float, shape: 
     close(found(masks), plain.predict(masks))
 
 
-def soft(value: float, by: float) -> float:
-    return max(abs(value) - by, 0.0) * (1 if value > 0 else -1)
-
-
-def descended(columns: np.ndarray, values: np.ndarray, weights: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
-    """One coefficient after the other set to its best, until nothing moves."""
-    share, found, intercept = weights / weights.sum(), np.zeros(columns.shape[1]), 0.0
-    for _ in range(3000):
-        intercept = float(share @ (values - columns @ found))
-        for k in range(len(found)):
-            rest = values - intercept - columns @ found + columns[:, k] * found[k]
-            size = float(share @ columns[:, k] ** 2)
-            found[k] = soft(float(share @ (columns[:, k] * rest)), penalty) / size if size else 0.0
-    return found, intercept
-
-
-@pytest.mark.parametrize("penalty", [0.01, 0.2])
-def test_lasso_is_where_no_coefficient_can_be_bettered(penalty: float) -> None:
-    masks, values, _ = problem(3)
-    found, spread = lasso(masks, values, penalty), masks.std(0)
-    coefficients, intercept = descended(masks / spread, values, everyone(masks), penalty)
-    close(found.weights, coefficients / spread, 1e-7)
-    close(found.intercept, intercept, 1e-7)
-
-
-def official(masks: np.ndarray, values: np.ndarray, alpha: float = 0.01) -> tuple[np.ndarray, float]:
-    """ContextCite's fit: a LASSO behind a scaler, carried back to what was scaled."""
-    scaler, model = StandardScaler(), Lasso(alpha=alpha, random_state=0, fit_intercept=True, tol=1e-12, max_iter=10**6)
-    make_pipeline(scaler, model).fit(masks.astype(float), values)
-    return model.coef_ / scaler.scale_, float(model.intercept_ - (scaler.mean_ / scaler.scale_) @ model.coef_.T)
-
-
 @pytest.mark.parametrize("samples", [40, 8])
 def test_lasso_is_the_one_of_contextcite(samples: int) -> None:
+    """A LASSO behind a scaler, carried back to what was scaled."""
     masks, values, _ = problem(4, samples, 12)
     masks[:, 2] = True  # a column that never changes
-    found, (weights, intercept) = lasso(masks, values, 0.01), official(masks, values)
-    close(found.weights, weights, 1e-6)
-    close(found.intercept, intercept, 1e-6)
+    scaler, model = StandardScaler(), Lasso(alpha=0.01, random_state=0, fit_intercept=True, tol=1e-12, max_iter=10**6)
+    make_pipeline(scaler, model).fit(masks.astype(float), values)
+    found = lasso(masks, values, 0.01)
+    close(found.weights, model.coef_ / scaler.scale_, 1e-6)
+    close(found.intercept, model.intercept_ - (scaler.mean_ / scaler.scale_) @ model.coef_.T, 1e-6)
     assert found.weights[2] == 0
 
 

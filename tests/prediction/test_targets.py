@@ -14,9 +14,7 @@ from helpers.asking import TARGET, N, cache_of, missing, predict, refusal
 from helpers.odd_models import hooked
 from heta_lens import METHODS, attribute, attribute_batch, attribute_span
 
-pytestmark = [
-    pytest.mark.usefixtures("unchecked"),
-]
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +195,6 @@ def test_a_scale_that_was_chosen_is_refused(cache: Any) -> None:
 
 
 LENGTH, OTHER = 7, 9
-
 SET = frozenset((TARGET, OTHER))
 
 

@@ -5,7 +5,6 @@ A set of one token is that token; a function that computes what a method reads o
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,34 +13,14 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.asking import QUICK, cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.heta import oracle_gate
 from heta_lens import METHODS, Attribution, causal
 from heta_lens._util.target_kinds import KINDS
 from heta_lens.metrics import Drops, curve
 
 N, TARGET, OTHER = 7, 7, 9
 SET = frozenset((TARGET, OTHER))
-
-QUICK: dict[str, dict[str, Any]] = {
-    "heta": {"probes": 2},
-    "integrated_gradients": {"steps": 3},
-    "sequential_integrated_gradients": {"steps": 2},
-    "discretized_integrated_gradients": {"steps": 2, "neighbours": 20},
-    "faml": {"steps": 3},
-    "causal_tracing": {"samples": 1, "layers": 2},
-    "lime": {"samples": 30},
-    "kernel_shap": {"samples": 20},
-    "context_cite": {"source": "token", "ablate": "mask", "samples": 20, "held_out": 2},
-    **{name: {"source": "token", "ablate": "mask"} for name in ("arc_jsd", "attribot", "shapiq")},
-    "progressive_inference": {"passes": "multi", "samples": 4},
-    "reagent": {"probes": 2, "max_steps": 2},
-    "sea_cot": {
-        **{"explanations": 2, "length": 2, "think": ".", "conclude": " is"},
-        "entail": "{explanation}{claim}",
-    },
-}
-"""Options with which a method is done soon."""
-
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 METHOD = pytest.mark.parametrize("method", METHODS)
 
@@ -167,15 +146,7 @@ def test_heta_equals_the_oracle(kind: str, name: str) -> None:
     model, (target, g) = dict(zoo.KINDS)[kind](), ORACLE[name]
     ids, probes = zoo.prompt(model, 5), 3
     attribution = explain(model, ids, target, probes=probes)
-    _, cache = model.run_with_cache(ids)
-    layers = range(model.cfg.n_layers)
-    gate = oracles.gate_by_paths(
-        [cache["pattern", layer][0].double() for layer in layers],
-        [cache["v", layer][0].double() for layer in layers],
-        [model.blocks[layer].attn.W_O.detach().double() for layer in layers],
-        p=1,
-        flow="suffix",
-    )
+    gate = oracle_gate(model, ids)
     embeddings, logits = plain_embeddings(model, ids).double(), plain_logits(model, ids)
     hessian = oracles.dense_hessian(lambda e: g(logits(e)), embeddings, functional=True)
     curvature = oracles.block_l1(hessian, signs(0, probes, *embeddings.shape)).mean(0)
@@ -194,27 +165,6 @@ def test_heta_equals_the_oracle(kind: str, name: str) -> None:
         f"information is about the whole next-token distribution, not about the {note}: "
         f"{same:.1%} of the score is the same for every target"
     )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"variant": "lr", "rank": 200},
-        {"variant": "ls", "layers": 2},
-        {"variant": "win", "window": 20},
-        {"support": "row"},
-        {"norm": "entrywise"},
-        {"groups": 4},
-        {"interactions": True},
-    ],
-    ids=str,
-)
-@pytest.mark.sample(quick=2)
-def test_variants_treat_a_function_as_the_token_it_computes(options: dict[str, Any]) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    expected, found = (explain(model, ids, target, **options) for target in (TARGET, as_read("heta", [TARGET])))
-    assert relative(found.scores, expected.scores) < 1e-8
 
 
 # ------------------------------------------------------------------------------------------------- spans and batches
@@ -241,17 +191,6 @@ def test_spans_and_batches_explain_each_as_if_it_were_alone(build: Callable[...,
     for all_alike in (SET, lopsided):
         found = heta_lens.attribute_batch(cache_of(model, batch), all_alike, tokens=batch, variant="gs", gamma=0)
         assert [one.target for one in found] == [all_alike] * 2
-
-
-# --------------------------------------------------------------------------------------------------------- files
-def test_an_attribution_of_a_set_goes_through_a_file_and_is_repeated(tmp_path: Path) -> None:
-    model = zoo.bridge("gpt2")
-    for target in (SET, (SET, 20), (20, SET)):
-        saved = asked(model, "heta", target)
-        saved.save(tmp_path / "a")
-        loaded = Attribution.load(tmp_path / "a")
-        assert (loaded.target, loaded.target_text, repr(loaded)) == (target, saved.target_text, repr(saved))
-        assert torch.equal(asked(model, "heta", loaded.target).scores, saved.scores)
 
 
 # ---------------------------------------------------------------------------------------------------- interventions
@@ -281,12 +220,3 @@ def test_interventions_and_metrics_take_any_target() -> None:
     assert causal.validate(cache, explained, tokens=ids).effects.isfinite().all()
     assert "lopsided(logits)" in causal.patch(cache, corrupted, lopsided).title
     assert causal.patch_in_order(cache, corrupted, explained).positions
-    for call in (
-        lambda: causal.effects(predict(model, ids, lopsided), scale="logit"),
-        lambda: causal.patch(cache, corrupted, lopsided, scale="logit"),
-        lambda: causal.patch_in_order(cache, corrupted, explained, scale="logit"),
-        lambda: causal.trace(cache, lopsided, samples=1, scale="logit"),
-        lambda: causal.ablate_heads(cache, lopsided, scale="logit"),
-    ):
-        with pytest.raises(ValueError, match="scale='logit' has no effect with the function target=lopsided"):
-            call()

@@ -17,7 +17,6 @@ pytestmark = [
 
 N, TARGET = 6, 7
 METHODS = ["heta", "integrated_gradients", "leave_one_out", "attn_lrp", "attention_rollout"]
-
 Mode = Callable[[], AbstractContextManager[Any]]
 
 

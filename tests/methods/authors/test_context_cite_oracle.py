@@ -15,12 +15,10 @@ import torch
 from sklearn.linear_model import Lasso
 
 from helpers import zoo
-from helpers.asking import predict, relative
+from helpers.asking import predict
 from heta_lens._util.text import sentences
-from heta_lens.methods.surrogates import ContextCite, official_masks
-from heta_lens.prediction.coalitions import lasso
+from heta_lens.methods.surrogates import ContextCite
 from heta_lens.prediction.prediction import prompt_generator
-from heta_lens.prediction.target import on_scale
 
 with pytest.MonkeyPatch.context() as stand_ins:
     stand_ins.setitem(sys.modules, "nltk", SimpleNamespace(download=lambda _: None))
@@ -43,59 +41,6 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utils, "np", double)
     zeros = partial(torch.zeros, dtype=torch.float64)
     monkeypatch.setattr(utils, "ch", SimpleNamespace(**{**vars(torch), "zeros": zeros}))
-
-
-# -------------------------------------------------------------------------------------------------------------- masks
-@pytest.mark.parametrize("seed", [0, 3, 2024])
-@pytest.mark.parametrize("sources", [1, 2, 7, 60])
-@pytest.mark.parametrize("keep", [0.25, 0.5, 0.9])
-def test_the_same_sources_stay(seed: int, sources: int, keep: float) -> None:
-    asked = []
-    masks, _ = utils._create_regression_dataset(80, sources, lambda mask: asked.append(mask) or [5], [7], keep, seed)
-    found = official_masks(seed, 80, sources, keep)
-    assert found.dtype == bool and np.array_equal(found, masks) and np.array_equal(found, asked)
-
-
-# --------------------------------------------------------------------------------------------------------------- fits
-def drawn(samples: int, sources: int, keep: float) -> tuple[np.ndarray, np.ndarray]:
-    """Random masks, and values that half of the sources matter for."""
-    random = np.random.default_rng(samples)
-    masks = random.random((samples, sources)) < keep
-    effects = 2 * random.normal(size=sources) * (np.arange(sources) % 2)
-    return masks, masks @ effects + random.normal(size=samples) / 2 - 3
-
-
-FITS = pytest.mark.parametrize(
-    ("samples", "sources", "keep", "penalty"),
-    [(64, 3, 0.5, 0.01), (64, 20, 0.5, 0.01), (64, 20, 0.3, 0.2), (16, 6, 0.9, 0.01), (24, 30, 0.7, 0.1), (9, 1, 0, 1)],
-)
-
-
-@FITS
-@pytest.mark.usefixtures("exactly")
-def test_the_same_line_is_fitted(samples: int, sources: int, keep: float, penalty: float) -> None:
-    masks, values = drawn(samples, sources, keep)
-    found = lasso(masks, values, penalty)
-    weights, intercept = solver.LassoRegression(penalty).fit(masks, values, 1)
-    assert found.weights == pytest.approx(weights, rel=1e-7, abs=1e-9)
-    assert found.intercept == pytest.approx(intercept, rel=1e-7)
-
-
-@pytest.mark.parametrize(("samples", "sources"), [(64, 3), (64, 20), (400, 60)])
-def test_their_line_as_it_comes_is_as_near_as_they_fit_it(samples: int, sources: int) -> None:
-    masks, values = drawn(samples, sources, 0.5)
-    found = lasso(masks, values, 0.01)
-    weights, intercept = solver.LassoRegression().fit(masks, values, 1)
-    assert np.abs(found.weights - weights).max() < 1e-3 * np.abs(weights).max()
-    assert found.intercept == pytest.approx(intercept, rel=1e-3)
-
-
-# ----------------------------------------------------------------------------------------------------------- log-odds
-@pytest.mark.parametrize("steep", [0.1, 1, 10])
-def test_the_same_odds_are_read(steep: float) -> None:
-    logits = steep * torch.randn(9, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = torch.stack([on_scale(row, 5 * k, "log_odds") for k, row in enumerate(logits)])
-    assert relative(found, utils._compute_logit_probs(logits[None], 5 * torch.arange(9)[None])[0]) < 1e-12
 
 
 # ------------------------------------------------------------------------------------------------------ the whole way

@@ -1,5 +1,6 @@
 """The curvature against dense Hessians, with every sign vector enumerated, and of a low rank in their place."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +11,11 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, relative, signs
-from helpers.heta import hessian_from, random_hessian, task_at
+from helpers.asking import chunks, explain, relative, signs
+from helpers.heta import check_norms, dense, hessian_from, task_at
 from helpers.odd_models import sure
 from heta_lens._util.numerics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.curvature import (
-    Support,
-)
 from heta_lens.methods.heta.probes import gaussian, rademacher
 
 BLOCKS = (
@@ -30,11 +28,6 @@ TARGET = 7
 def close(name: str) -> float:
     """1e-8, but for norms that Hugging Face computes in float32 whatever the model."""
     return 3e-5 if name in ("bridge-llama", "bridge-gptj") else 1e-8
-
-
-def dense(model: Any, ids: Tensor) -> oracles.Hessian:
-    log_probs = plain_log_probs(model, ids)
-    return oracles.dense_hessian(lambda e: log_probs(e)[TARGET], plain_embeddings(model, ids), functional=True)
 
 
 def found(model: Any, ids: Tensor, **options: Any) -> Tensor:
@@ -51,25 +44,10 @@ def of_quadratic(matrix: Tensor, probes: int, **options: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "build"), zoo.named(BLOCKS))
-def test_both_supports_equal_the_dense_hessian_with_the_same_probes(name: str, build: Any) -> None:
-    model, n = build(), 4
-    ids = zoo.prompt(model, n)
-    hessian = dense(model, ids)
-    probes = signs(0, heta_lens.Heta().probes, n, hessian.shape[1])
-    assert relative(found(model, ids), oracles.block_l1(hessian, probes).mean(0)) < close(name)
-    assert relative(found(model, ids, support="row"), oracles.row_l1(hessian, probes).mean(0)) < close(name)
-
-
-@pytest.mark.parametrize(("name", "build"), zoo.named(BLOCKS))
-def test_entrywise_norms_equal_the_dense_hessian(name: str, build: Any) -> None:
+def test_every_norm_and_support_equals_the_dense_hessian_with_the_same_probes(name: str, build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, 4)
-    hessian = dense(model, ids)
-    for support, oracle in (
-        ("block", oracles.entrywise_block),
-        ("row", oracles.entrywise_row),
-    ):
-        assert relative(found(model, ids, norm="entrywise", support=support), oracle(hessian)) < close(name), support
+    check_norms(dense(model, ids), close(name), partial(found, model, ids))
 
 
 @pytest.mark.slow
@@ -102,14 +80,6 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
         assert error is not None
         covered.append(((group.mean(0) - exact).abs() <= reach * error).double())
     assert 0.92 < torch.stack(covered).mean() < 0.98
-
-
-@pytest.mark.parametrize("support", ["block", "row"])
-def test_every_probe_of_a_quadratic_equals_its_definition(support: Support) -> None:
-    hessian = random_hessian(3, 4)
-    oracle = oracles.block_l1 if support == "block" else oracles.row_l1
-    samples = of_quadratic(hessian, 6, support=support)
-    torch.testing.assert_close(samples, oracle(hessian, signs(0, 6, 3, 4)), rtol=1e-10, atol=0)
 
 
 def test_a_sure_prediction_keeps_its_digits_in_float32() -> None:

@@ -38,9 +38,7 @@ def enumerated(table: Any, features: Any, rows: Any = slice(None)) -> list[float
 
 
 LENGTHS = (3, 5, 4)
-
 FEATURES = {name for names in MODELS.values() for name in names}
-
 BOTH = ["gated_curvature", "gated_information"]
 
 
@@ -103,18 +101,6 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
             assert table["drop"][row] == pytest.approx(float(drop), rel=1e-6, abs=1e-9)
             for name, feature in per_token.items():
                 assert table[name][row] == pytest.approx(float(feature[chosen].sum()), rel=1e-9), name
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("options", [{"balance": "sum"}, {"balance": "max"}, {"mask": "mean"}, {"variant": "no_gate"}])
-def test_features_are_what_the_method_would_add_up(model: Any, options: dict[str, Any]) -> None:
-    prediction = predict(model, zoo.prompt(model, 5))
-    table = measured(method(**options), prediction, 0, seed=0)
-    for beta, gamma in ((0.5, 0.5), (2, 0.125)):
-        scores = method(**options, beta=beta, gamma=gamma)(prediction).scores
-        found = beta * table["gated_curvature"] + gamma * table["gated_information"]
-        np.testing.assert_allclose(found[:5], scores.numpy(), rtol=1e-9)
-    np.testing.assert_allclose(table["half"][:5], method(**options)(prediction).scores.numpy(), rtol=1e-9)
 
 
 @pytest.mark.sample(quick=1, test=3)

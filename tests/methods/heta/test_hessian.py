@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from helpers import oracles, zoo
-from helpers.asking import (
-    explain,
-    predict,
-)
+from helpers.asking import explain, predict
 from helpers.heta import Dense, hessian_from, random_hessian
 from helpers.odd_models import sure
 from heta_lens import Heta
@@ -117,21 +113,6 @@ def check_one(objective: Callable[[Tensor], Tensor], compare: bool = True) -> No
     check_twice_differentiable(objective, at, direction, compare, batches=Batches(4))
 
 
-class Once(torch.autograd.Function):
-    """A cube that says itself that it has no second derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * gradient
-
-
 def test_what_is_affine_or_bent_has_second_derivatives() -> None:
     weights = torch.ones(1, 4, dtype=torch.float64)
     check_one(lambda e: (weights * e).sum((1, 2)))
@@ -148,12 +129,6 @@ def test_what_autograd_leaves_out_is_noticed_where_it_is_compared() -> None:
     with pytest.raises(ValueError, match="not as autograd says"):
         check_one(lambda e: (e * e.detach()).sum((1, 2)))
     check_one(lambda e: (e * e.detach()).sum((1, 2)), compare=False)
-
-
-@pytest.mark.parametrize("compare", [False, True])
-def test_a_layer_that_refuses_a_second_derivative_is_heard_also_where_nothing_is_compared(compare: bool) -> None:
-    with pytest.raises(ValueError, match=r"cannot be differentiated twice.*not differentiable"):
-        check_one(lambda e: Once.apply(e).square().sum((1, 2)), compare)
 
 
 @pytest.mark.parametrize(("family", "certainty", "seed"), [("gpt2", 50, 10), ("neox", 55, 2)])

@@ -7,14 +7,8 @@ import torch
 from torch import Tensor
 
 from helpers import oracles, zoo
-from helpers.asking import (
-    explain,
-    plain_embeddings,
-    plain_log_probs,
-    relative,
-    signs,
-    start_together,
-)
+from helpers.asking import explain, plain_embeddings, plain_log_probs, relative, signs
+from helpers.heta import dense, oracle_gate
 from heta_lens._util.numerics import Direction
 from heta_lens.methods.heta.options import VARIANTS, Variant
 
@@ -57,32 +51,6 @@ def test_a_part_without_weight_is_not_computed() -> None:
     assert (second_order.diagnostics["hvps"], masked(second_order.diagnostics)) == (50, 1)
 
 
-@pytest.mark.parametrize("build", zoo.models())
-def test_nothing_at_or_after_the_target_matters(build: Any) -> None:
-    model = build()
-    ids = zoo.prompt(model, 9)
-    other = ids.clone()
-    other[0, 5:] = zoo.prompt(model, 9, seed=1)[0, 5:]
-    one, two = (explain(model, prompt, target=7, position=5, probes=1) for prompt in (ids, other))
-    alone = explain(model, ids[:, :5], target=7, probes=1)
-    assert relative(one.scores, two.scores) < 1e-6
-    assert relative(one.scores, alone.scores) < 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2|native)|hooked-(rotary_gqa|alibi)"))
-@pytest.mark.usefixtures("unchecked")
-def test_batch_and_chunk_do_not_matter(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build()
-    ids = zoo.prompt(model, 7)
-    reference = explain(model, ids, probes=2)
-    for batch in (1, 3):
-        assert relative(explain(model, ids, probes=2, batch=batch).scores, reference.scores) < 1e-6
-    for chunk in (1, 2):
-        start_together(monkeypatch, chunk)
-        assert relative(explain(model, ids, probes=2).scores, reference.scores) < 1e-6
-
-
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2)|hooked-(rotary_gqa|local|sinks)"))
 def test_reusing_a_prefix_does_not_matter(build: Any) -> None:
     model = build()
@@ -122,18 +90,11 @@ N, PROBES = 5, 3
 
 def oracle_parts(model: Any, ids: Tensor, target: int) -> tuple[Tensor, Tensor, Tensor]:
     """M, S and I, each transcribed from the paper, on full runs of the model."""
-    _, cache = model.run_with_cache(ids)
-    layers = range(model.cfg.n_layers)
-    patterns = [cache["pattern", layer][0].double() for layer in layers]
-    values = [cache["v", layer][0].double() for layer in layers]
-    outputs = [model.blocks[layer].attn.W_O.detach().double() for layer in layers]
     embeddings, log_probs = plain_embeddings(model, ids).double(), plain_log_probs(model, ids)
-    hessian = oracles.dense_hessian(lambda e: log_probs(e)[target], embeddings, functional=True)
     probes = signs(0, PROBES, *embeddings.shape)
     with torch.no_grad():
         information = oracles.information(log_probs, embeddings, torch.zeros_like(embeddings[0]), "orig_masked")
-    gate = oracles.gate_by_paths(patterns, values, outputs, p=1, flow="suffix")
-    return gate, oracles.block_l1(hessian, probes).mean(0), information
+    return oracle_gate(model, ids), oracles.block_l1(dense(model, ids, target), probes).mean(0), information
 
 
 @pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
@@ -148,32 +109,7 @@ def test_attribution_equals_the_oracle(name: str) -> None:
     assert relative(attribution.scores, oracles.eq4(gate, curvature, information, 0.5, 0.5)) < zoo.tolerance(name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("build", zoo.models("gpt2|llama|native"))
-def test_float32_and_bfloat16_weights_stay_close_to_float64(build: Any) -> None:
-    ids = zoo.prompt(build(), N)
-    exact = explain(build(), ids, target=7)
-    for dtype, close in ((torch.float32, 1e-3), (torch.bfloat16, 0.3)):
-        attribution = explain(build(dtype), ids, target=7)
-        assert attribution.scores.dtype == torch.float32
-        assert relative(attribution.scores, exact.scores) < close
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-@pytest.mark.parametrize("family", zoo.HOOKED_FAMILIES)
-def test_the_same_weights_give_the_same_attribution_in_both_kinds_of_model(family: str) -> None:
-    hooked, bridge = zoo.hooked(family), zoo.bridge(family)
-    ids = zoo.prompt(bridge, 10)
-    one, other = explain(hooked, ids), explain(bridge, ids)
-    assert one.target == other.target
-    assert relative(one.scores, other.scores) < 1e-4
-    for name, part in other.parts.items():
-        assert relative(one.parts[name], part) < 1e-4, name
-
-
 DIRECTIONS = get_args(Direction)
-
 SOME = "hooked-(standard|llama|gptj)|bridge-(gpt2|neox|native)"
 
 

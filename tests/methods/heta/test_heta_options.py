@@ -9,10 +9,7 @@ import pytest
 import heta_lens
 import heta_lens.prediction.prediction
 from helpers import zoo
-from helpers.asking import (
-    cache_of,
-    predict,
-)
+from helpers.asking import cache_of, predict
 from helpers.heta import TARGET, N
 from heta_lens import Heta
 from heta_lens.methods.heta.options import VARIANTS

@@ -1,6 +1,5 @@
 """Tokens that share products: their groups, what is taken out as cross-talk, and the pairs of tokens."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,22 +7,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-import heta_lens
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
-from helpers.heta import Dense, random_hessian
+from helpers.heta import Dense, dense, random_hessian
 from helpers.oracles import every_deal, pair_energies, products_of_groups, shown_by_others
 from heta_lens._util.numerics import Samples
-from heta_lens._util.work import counting
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.probes import (
-    Groups,
-    Readings,
-    check_separable,
-    drawn_groups,
-    gaussian,
-    grouped_products,
-)
+from heta_lens.methods.heta.probes import Groups, Readings, check_separable, drawn_groups, gaussian, grouped_products
 from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
 
@@ -42,7 +32,6 @@ def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) 
 
 
 N, GROUPS, PROBES, WIDTH = 9, 4, 5, 6
-
 TARGET = 7
 
 
@@ -188,17 +177,11 @@ def test_the_fewest_probes_that_are_let_through_set_all_pairs_apart_twice(
 
 
 TOKENS = 5
-
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|parallel)"
 
 
 def asked(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
     return explain(model, ids, target, interactions=True, gamma=0, **options)
-
-
-def dense(model: Any, ids: Tensor) -> oracles.Hessian:
-    log_probs = plain_log_probs(model, ids)
-    return oracles.dense_hessian(lambda e: log_probs(e)[TARGET], plain_embeddings(model, ids), functional=True)
 
 
 @pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
@@ -265,27 +248,3 @@ def test_tokens_that_share_products_have_their_pairs_too(name: str, build: Any) 
     assert relative(shared.interactions, exact) < 0.1
     plain = explain(model, ids, TARGET, gamma=0, probes=400, batch=100, groups=6)
     assert relative(shared.scores, plain.scores) < 1e-12
-
-
-def test_pairs_that_groups_cannot_tell_apart_are_refused_before_any_work() -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 9), TARGET)
-    for options, message in (({"groups": 4}, "groups=5 or more"), ({"groups": 6, "probes": 3}, "at least probes=4")):
-        with counting(Counter()) as ran, pytest.raises(ValueError, match=message):
-            heta_lens.Heta(interactions=True, **options)(prediction)
-        assert not ran["forwards"] and not ran["backwards"]
-
-
-@pytest.mark.thorough
-def test_pairs_of_a_contrast_at_a_position_and_under_a_hook() -> None:
-    model, pair = zoo.bridge("gpt2"), (7, 9)
-    ids = zoo.prompt(model, TOKENS + 2)
-    log_probs = plain_log_probs(model, ids[:, :TOKENS])
-    bent = oracles.dense_hessian(
-        lambda e: log_probs(e)[7] - log_probs(e)[9], plain_embeddings(model, ids[:, :TOKENS]), functional=True
-    )
-    found = asked(model, ids, pair, position=TOKENS, norm="entrywise")
-    assert relative(found.interactions, oracles.entrywise_pairs(bent)) < 1e-8
-    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda live, hook: live * 1.0)]):  # noqa: ARG005
-        again = asked(model, ids, pair, position=TOKENS, norm="entrywise")
-    assert relative(again.interactions, found.interactions) < 1e-9

@@ -71,7 +71,6 @@ def test_standard_errors_equal_the_spread_over_repeats(combine: Combine, balance
 
 N = 5
 geometric = partial(explain, combine="geometric")
-
 KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
 
 

@@ -1,26 +1,17 @@
 """Every variant against the oracle of what it stands for, the identities of Eq. 4, and what must not matter."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import heta_lens
 import heta_lens.prediction.rerun
 from helpers import oracles, zoo
-from helpers.asking import (
-    explain,
-    plain_embeddings,
-    plain_log_probs,
-    relative,
-    signs,
-    start_together,
-)
-from helpers.heta import OWN, PROBES, TARGET, D, N, found
+from helpers.asking import explain, plain_embeddings, plain_log_probs, relative, signs, start_together
+from helpers.heta import OWN, TARGET, D, N, check_norms, dense, found
 from heta_lens import Heta
 from heta_lens.methods.heta.options import VARIANTS
 
@@ -30,17 +21,6 @@ CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
 def test_every_variant_is_tested_here() -> None:
     assert OWN.keys() == VARIANTS.keys()
     assert CHEAPER == ["lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"]
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("variant", [name for name, terms in VARIANTS.items() if terms.weights is None])
-def test_scaling_both_weights_scales_the_score_of_every_variant(variant: str) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 6)
-    once, thrice = found(model, ids, variant, beta=0.2, gamma=0.6), found(model, ids, variant, beta=0.6, gamma=1.8)
-    torch.testing.assert_close(3 * once.scores, thrice.scores, rtol=1e-12, atol=0)
-    gate, curvature, information = (once.parts[part] for part in ("gate", "curvature", "information"))
-    torch.testing.assert_close(once.scores, gate * (0.2 * curvature + 0.6 * information), rtol=1e-12, atol=0)
 
 
 @pytest.mark.sample(quick=1, test=6)
@@ -75,22 +55,6 @@ def test_the_released_preset_is_the_released_code() -> None:
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|parallel)"
 
 
-def dense(log_probs: Callable[[Tensor], Tensor], at: Tensor) -> oracles.Hessian:
-    return oracles.dense_hessian(lambda e: log_probs(e)[TARGET], at, functional=True)
-
-
-def check_norms(bent: Tensor, close: float, curvature: Callable[..., Tensor]) -> None:
-    """``curvature`` by every norm and support, against the dense matrix it should be of."""
-    probes = signs(0, PROBES, *bent.shape[:2])
-    for options, expected in (
-        ({"probes": PROBES}, oracles.block_l1(bent, probes).mean(0)),
-        ({"probes": PROBES, "support": "row"}, oracles.row_l1(bent, probes).mean(0)),
-        ({"norm": "entrywise"}, oracles.entrywise_block(bent)),
-        ({"norm": "entrywise", "support": "row"}, oracles.entrywise_row(bent)),
-    ):
-        assert relative(curvature(**options), expected) < close, options
-
-
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 def test_the_last_layers_equal_the_hessian_of_the_stream_that_enters_them(name: str, build: Any) -> None:
     model = build()
@@ -113,7 +77,9 @@ def test_any_of_the_last_layers_and_any_norm_equal_the_oracle(name: str, build: 
     ids = zoo.prompt(model, N)
     for layers in (1, 2):
         stream = 3 - layers
-        bent = dense(oracles.log_probs_of_stream(model, ids, stream), oracles.stream(model, ids, stream))
+        log_probs = oracles.log_probs_of_stream(model, ids, stream)
+        at = oracles.stream(model, ids, stream)
+        bent = oracles.dense_hessian(lambda e, log_probs=log_probs: log_probs(e)[TARGET], at, functional=True)
         last = partial(explain, model, ids, TARGET, variant="ls", gamma=0, layers=layers)
         check_norms(bent, zoo.tolerance(name), lambda last=last, **how: last(**how).parts["curvature"])
 
@@ -125,14 +91,7 @@ def test_gauss_newton_equals_the_oracle(name: str, build: Any) -> None:
     bent = oracles.gauss_newton(plain_log_probs(model, ids), plain_embeddings(model, ids))
     asked = partial(explain, model, ids, TARGET, variant="gn", gamma=0)
     check_norms(bent, zoo.tolerance(name), lambda **how: asked(**how).parts["curvature"])
-    assert relative(bent, dense(plain_log_probs(model, ids), plain_embeddings(model, ids))) > 1e-2
-
-
-def test_gauss_newton_does_not_know_the_target() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    one, other = (found(model, ids, "gn", target).parts for target in (7, 9))
-    torch.testing.assert_close(one["curvature"], other["curvature"], rtol=1e-12, atol=0)
+    assert relative(bent, dense(model, ids)) > 1e-2
 
 
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))

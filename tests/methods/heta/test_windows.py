@@ -11,11 +11,11 @@ from torch import Tensor
 
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.heta import oracle_gate
 from heta_lens.methods.heta.probes import gaussian
 from heta_lens.methods.heta.windows import spans_over
 
 TARGET, N, PROBES, D = 7, 7, 2, 8
-
 WINDOW, STRIDE_2 = 3, [(0, 3), (2, 5), (4, 7)]  # half of 3 is rounded to 2
 
 
@@ -50,14 +50,6 @@ def oracle_information(log_probs: Any, at: Tensor) -> Tensor:
     return oracles.information(log_probs, at, torch.zeros_like(at[0]), "orig_masked")
 
 
-def oracle_gate(model: Any, ids: Tensor) -> Tensor:
-    _, cache = model.run_with_cache(ids)
-    layers = range(model.cfg.n_layers)
-    patterns, values = ([cache[name, layer][0].double() for layer in layers] for name in ("pattern", "v"))
-    outputs = [model.blocks[layer].attn.W_O.detach().double() for layer in layers]
-    return oracles.gate_by_paths(patterns, values, outputs, p=1, flow="suffix")
-
-
 def also(hows: list[Any], first: str, second: str) -> list[Any]:
     """Models to be asked in the first way, and fewer in the second."""
     patterns = zip(hows, (first, second), strict=True)
@@ -67,7 +59,6 @@ def also(hows: list[Any], first: str, second: str) -> list[Any]:
 
 
 SEVERAL = "bridge-(gpt2|llama|mistral|gemma2|native|neox)|hooked-(gpt2|rotary_gqa|alibi|shortformer|local)"
-
 MODES = ("frozen", "restrict", "chunk")
 
 
