@@ -60,10 +60,6 @@ def span(count: int = 3) -> SpanAttribution:
     return SpanAttribution(tuple(steps), tokens)
 
 
-def letters(text: str) -> float:
-    return 10.0 * len(text)
-
-
 # ------------------------------------------------------------------------------------------------------------- drawing
 @pytest.mark.parametrize("make", [attribution, hostile, span])
 def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> None:
