@@ -172,8 +172,8 @@ def use_run(folder: Path) -> None:
     assert before == {path: path.read_bytes() for path in before}, "reading changed a file"
 
 
-def from_suite(name: str, **options: Any) -> Callable[[Path], Any]:
-    return lambda path: [answer_words(one) for one in suite(name, path, **options)]
+def from_suite(name: str) -> Callable[[Path], Any]:
+    return lambda path: [answer_words(one) for one in suite(name, path)]
 
 
 def use_made(path: Path) -> None:
@@ -186,7 +186,7 @@ def use_made(path: Path) -> None:
 
 
 INSTANCES = record_of(NINA), {**record_of(NINA), "id": "another"}
-WHYS = from_suite("tellmewhy", answer="given")
+WHYS = from_suite("tellmewhy")
 READERS: dict[str, tuple[Callable[[Draw, Path], Path], Callable[[Path], Any]]] = {
     "jsonl": (
         file("a.jsonl", as_lines, record_of(NINA), {**record_of(NINA), "id": "c"}),
