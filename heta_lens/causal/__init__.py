@@ -1,11 +1,13 @@
 """Causal validation: patches of tokens, heads and layers, and the prediction after a patch.
 
-`validation` compares an attribution with patches of single tokens; `patching` fills TransformerLens' grids, patches in
-the order of the scores, and swaps values between prompts; `tracing` is causal tracing; `heads` patches attention heads.
+`validation` compares an attribution with patches of single tokens; `patching` fills TransformerLens' grids (`grid`),
+patches in the order of the scores, and swaps values between prompts; `tracing` is causal tracing; `heads` patches
+attention heads.
 """
 
+from heta_lens.causal.grid import Grid, Patch
 from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads
-from heta_lens.causal.patching import Grid, Patch, Search, patch, patch_in_order, swap_values
+from heta_lens.causal.patching import Search, patch, patch_in_order, swap_values
 from heta_lens.causal.tracing import trace
 from heta_lens.causal.validation import Validation, validate
 from heta_lens.prediction.patching import effects

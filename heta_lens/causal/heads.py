@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import pandas as pd
 import torch
-from einops import reduce, repeat
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.html_view import View
@@ -20,8 +19,7 @@ from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.plots.html_page import heat
 from heta_lens.prediction.cache import Tokens
-from heta_lens.prediction.gradients import likelihood
-from heta_lens.prediction.patching import check_reading, picked
+from heta_lens.prediction.patching import cells_of_heads, check_reading, noted, patched
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
@@ -148,28 +146,17 @@ def ablate_heads(
     check_reading(scale, batch)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "log_prob")
-    adapter, n, embeddings = prediction.adapter, len(prediction), prediction.embeddings
-    names, heads = [head_outputs_name(layer) for layer in range(adapter.layers)], torch.arange(adapter.sizes.heads)
+    adapter, n, read = prediction.adapter, len(prediction), partial(prediction.read, scale=scale)
+    names, rows = [head_outputs_name(layer) for layer in range(adapter.layers)], list[Tensor]()
     adapter.check_points(names)
-    emptied = chosen_positions("positions", positions, n, "of the context")
-
-    def mean(live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:
-        return reduce(live[:, :n], "1 pos head d_head -> head d_head", "mean")
-
-    def without(name: str, heads: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-        def empty(live: Float[Tensor, "copy pos head d_head"]) -> Float[Tensor, "copy pos head d_head"]:
-            live = live.clone()
-            for copy, head in zip(live, heads.tolist(), strict=True):
-                copy[emptied, head] = means[name][head].to(live) if fill == "mean" else 0
-            return live
-
-        with adapter.hooked([(name, empty)]):
-            return likelihood(prediction, repeat(embeddings, "pos d -> copy pos d", copy=len(heads)), scale)
-
-    with prediction.running(), working({"forwards": len(names) * len(heads) + 2}, progress), torch.no_grad():
-        means = picked(prediction, embeddings[None], 0, dict.fromkeys(names, mean))
-        clean, batches = likelihood(prediction, embeddings[None], scale), prediction.prompt.batches(batch, n)
-        rows = [clean - batches.map(partial(without, name), heads, n) for name in names]
+    places = chosen_positions("positions", positions, n, "of the context")
+    with prediction.running(), working({"forwards": len(names) * adapter.sizes.heads + 1}, progress):
+        outputs = noted(prediction, names)
+        cells = cells_of_heads(adapter.sizes.heads, places, n)
+        clean, batches = read(prediction.logits), prediction.prompt.batches(batch, n)
+        for name, output in outputs.items():
+            fills = output.mean(1, keepdim=True).expand_as(output) if fill == "mean" else torch.zeros_like(output)
+            rows.append(clean - patched(prediction, {name: cells}, {name: fills}, read, batches))
     for layer, row in enumerate(rows):
         check_finite(row, partial("the effect of head {}.{} is {}".format, layer))
     notes = "lost" if callable(prediction.target) else f"{scale} lost"

@@ -9,21 +9,15 @@ from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
-from einops import repeat
-from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn.functional import one_hot
 
 from heta_lens._util.options import Batch, check_at_least, check_choice, check_count, chosen_positions
 from heta_lens._util.work import working
-from heta_lens.causal.patching import Grid, site_name
-from heta_lens.methods.causal_tracing import all_but_bos, with_noise
+from heta_lens.causal.grid import Grid
+from heta_lens.methods.causal_tracing import all_but_bos, noisy_embeddings, traced
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import put_where
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Tokens
-from heta_lens.prediction.gradients import likelihood
-from heta_lens.prediction.patching import check_reading, picked
+from heta_lens.prediction.patching import check_reading, site_name
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
@@ -49,7 +43,7 @@ def trace(
 ) -> Grid:
     """Measure the target in a context under noise, with the clean state of a position after a layer put back.
 
-    The grid is a mean over draws of noise. It costs ``samples · (layers · positions + 1) + 2`` runs of the context.
+    The grid is a mean over draws of noise. It costs ``samples · (layers · positions + 2) + 1`` runs of the context.
     ``target``, ``tokens`` and ``position`` are those of `attribute`.
 
     Args:
@@ -78,39 +72,21 @@ def trace(
             "leave out window=, or put back what='mlp_out' or 'attn_out'"
         )
     adapter = ModelAdapter.of(cache)
-    names = [site_name(adapter, what, layer) for layer in range(adapter.layers)]
-    adapter.check_points(names)
+    adapter.check_points(site_name(adapter, what, layer) for layer in range(adapter.layers))
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "prob")
-    n, embeddings, corrupted = len(prediction), prediction.embeddings[None], all_but_bos(prediction)
+    n, layers, corrupted = len(prediction), prediction.adapter.layers, all_but_bos(prediction)
     if subject is not None:
-        places = torch.tensor(chosen_positions("subject", subject, n, "of the context"))
-        corrupted = torch.zeros(n, dtype=torch.bool).index_fill(0, places, True)
-
-    cost = samples * (adapter.layers * n + 1) + 2
-    with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
-        batches = prediction.prompt.batches(batch, n)
-        states = picked(prediction, embeddings, 0, dict.fromkeys(names, lambda live: live[0, :n].clone()))
-
-        def restored(noisy: Float[Tensor, "pos d"], layer: int) -> Float[Tensor, "pos"]:
-            """Return the likelihood under noise with the states of each position in turn put back around a layer."""
-            start = layer - window // 2
-            put_back = names[max(0, start) : start + window]
-
-            def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-                places = one_hot(positions, n).bool()
-                with adapter.hooked([(name, put_where(places, states[name][positions])) for name in put_back]):
-                    return likelihood(prediction, repeat(noisy, "pos d -> copy pos d", copy=len(positions)), scale)
-
-            return batches.map(run, torch.arange(n, device=noisy.device), n)
-
-        clean = likelihood(prediction, embeddings, scale)
-        draws = [with_noise(prediction, corrupted, noise, index(seed), sample) for sample in range(samples)]
-        low = torch.cat([likelihood(prediction, noisy[None], scale) for noisy in draws]).mean(0)
-        measured = [torch.stack([restored(noisy, layer) for noisy in draws]) for layer in range(adapter.layers)]
-        values = torch.stack([row.mean(0) for row in measured]).cpu()
+        corrupted = torch.zeros(n, dtype=torch.bool)
+        corrupted[chosen_positions("subject", subject, n, "of the context")] = True
+    below = window // 2
+    rows = [range(max(0, layer - below), min(layer - below + window, layers)) for layer in range(layers)]
+    with prediction.running(), working({"forwards": samples * (layers * n + 2) + 1}, progress) as work:
+        noisy = noisy_embeddings(prediction, corrupted, noise, samples, index(seed))
+        restored, low = traced(prediction, noisy, what, rows, scale, prediction.prompt.batches(batch, n))
+    values, clean = restored.mean(0).cpu(), prediction.read(prediction.logits, scale)
     for layer, row in enumerate(values):
         prediction.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
-    most = min(window, adapter.layers)
-    title = f"causal tracing, {what}{f' of {most} layers' * (most > 1)}: {prediction.target_words}"
-    return Grid(title, values, prediction.written, float(clean), float(low), work.ran["forwards"])
+    several = f" of {min(window, layers)} layers" if min(window, layers) > 1 else ""
+    title = f"causal tracing, {what}{several}: {prediction.target_words}"
+    return Grid(title, values, prediction.written, float(clean), float(low.mean()), work.ran["forwards"])

@@ -1,20 +1,20 @@
 """Causal tracing (Meng 2022): corrupt the context with noise, then restore one clean state of one token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from einops import rearrange
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithSeed
-from heta_lens.model.hooks import EMBED, put
-from heta_lens.prediction.gradients import likelihood
-from heta_lens.prediction.masking import masked_copies
+from heta_lens.model.batching import Batches
+from heta_lens.prediction.patching import logits_with, noted, patched, site_name
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
@@ -49,32 +49,16 @@ class CausalTracing(WithSeed, WithBatch):
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 
     def work(self, prediction: Prediction) -> Work:
-        layers = len(evenly(self.layers, prediction.layers))
+        layers = len(evenly(self.layers, prediction.adapter.layers))
         return Work(forwards=self.samples * (layers * len(prediction) + 2) + 1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        batches = prediction.batches(self.batch)
-        g = partial(likelihood, prediction, scale=self.scale)
-
-        def restored(
-            states: Float[Tensor, "pos d"], others: Float[Tensor, "pos d"], layer: int
-        ) -> Float[Tensor, "pos"]:
-            """Compute g with the state of a single position replaced, for every position."""
-
-            def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-                return g(masked_copies(states, positions, others[positions]), layer=layer)
-
-            return batches.map(run, torch.arange(len(states), device=states.device), len(states))
-
-        subject, layers = all_but_bos(prediction), evenly(self.layers, prediction.layers)
-        after = [layer + 1 for layer in layers]
-        states = entering(prediction, prediction.embeddings, after)
-        effects = prediction.embeddings.new_zeros(len(layers), len(prediction))
-        for sample in range(self.samples):
-            embeddings = with_noise(prediction, subject, self.noise, self.seed, sample)
-            noisy = entering(prediction, embeddings, after)
-            values = torch.stack([restored(noisy[layer], states[layer], layer) for layer in after])
-            effects += (values - g(embeddings[None])) / self.samples
+        layers = evenly(self.layers, prediction.adapter.layers)
+        rows = [[layer] for layer in layers]
+        noisy = noisy_embeddings(prediction, all_but_bos(prediction), self.noise, self.samples, self.seed)
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        restored, low = traced(prediction, noisy, "resid_post", rows, self.scale, batches)
+        effects = (restored.mean(0) - low.mean(0)).to(prediction.embeddings)
         return Scores(effects.amax(0), {"effects": effects, "layers": layers})
 
 
@@ -84,14 +68,31 @@ def evenly(count: int, layers: int) -> list[int]:
     return [place * layers // count for place in range(count)]
 
 
-def entering(
-    prediction: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int]
-) -> dict[int, Float[Tensor, "pos d"]]:
-    """Return the inputs of these layers after changed embeddings."""
-    ids, n = prediction.whole_ids, len(prediction)
-    every = torch.cat([embeddings, prediction.prompt.embeddings[n : len(ids)]])
-    states_by_layer = prediction.streams(ids[None], layers, {EMBED: put(every[None])})
-    return {layer: states[0, :n] for layer, states in states_by_layer.items()}
+@torch.no_grad()
+def traced(
+    prediction: Prediction,
+    noisy: Iterable[Float[Tensor, "pos d"]],
+    site: Literal["resid_post", "attn_out", "mlp_out"],
+    rows: Sequence[Sequence[int]],
+    scale: Scale,
+    batches: Batches,
+) -> tuple[Float[Tensor, "sample row pos"], Float[Tensor, "sample"]]:
+    """Return the likelihood of the target under noise, with clean states of each position put back, and without.
+
+    A row puts back the states of its layers together.
+    """
+    adapter, read, cells = prediction.adapter, partial(prediction.read, scale=scale), torch.eye(len(prediction)).bool()
+    names = [[site_name(adapter, site, layer) for layer in row] for row in rows]
+    begins = [row[0] + (site == "resid_post") for row in rows]  # the first block that runs
+    restored, low = list[Tensor](), list[Tensor]()
+    clean = noted(prediction, {name for row in names for name in row})
+    for embeddings in noisy:
+        streams = noted(prediction, {*map(adapter.stream_name, begins)}, embeddings[None])
+        for row, begin in zip(names, begins, strict=True):
+            states, put_back = streams[adapter.stream_name(begin)][0], dict.fromkeys(row, cells)
+            restored.append(patched(prediction, put_back, clean, read, batches, states=states, layer=begin))
+        low.append(read(logits_with(prediction, {}, embeddings[None])))
+    return rearrange(torch.stack(restored), "(sample row) pos -> sample row pos", row=len(rows)), torch.cat(low)
 
 
 def all_but_bos(prediction: Prediction) -> Bool[Tensor, "pos"]:
@@ -100,14 +101,16 @@ def all_but_bos(prediction: Prediction) -> Bool[Tensor, "pos"]:
     return places
 
 
-def with_noise(
-    prediction: Prediction, subject: Bool[Tensor, "pos"], amount: float | int, seed: int, sample: int
-) -> Float[Tensor, "pos d"]:
-    """Add noise of so many standard deviations to the subject's embeddings.
+def noisy_embeddings(
+    prediction: Prediction, subject: Bool[Tensor, "pos"], amount: float | int, samples: int, seed: int
+) -> Iterator[Float[Tensor, "pos d"]]:
+    """Yield draws of the embeddings with noise on the subject, of so many standard deviations.
 
     Noise is drawn for every token, so a token's noise does not depend on the other corrupted tokens.
     """
-    drawn = prompt_generator(seed, prediction.ids, sample).standard_normal(prediction.embeddings.shape)
-    noise = amount * prediction.embeddings.std(correction=0) * torch.from_numpy(drawn).to(prediction.embeddings)
-    noise[~subject.to(noise.device)] = 0
-    return prediction.embeddings + noise
+    embeddings = prediction.embeddings
+    for sample in range(samples):
+        drawn = prompt_generator(seed, prediction.ids, sample).standard_normal(embeddings.shape)
+        noise = amount * embeddings.std(correction=0) * torch.from_numpy(drawn).to(embeddings)
+        noise[~subject.to(noise.device)] = 0
+        yield embeddings + noise

@@ -167,7 +167,7 @@ def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     gold, layer = case.positions("gold"), case.prediction.layers // 2
     explain = case.ready(counterfactual, other)
     before = explain(other)
-    with values_put(other, gold, case.prediction.values[layer][gold], layer):
+    with values_put(other, gold, case.prediction.values[layer], layer):
         after = explain(robustness.again(other))
     found = [evidence.passes(one.scores.detach().cpu(), gold, 5, candidates=case.candidates) for one in (after, before)]
     return dict(zip(names, (*found, evidence.chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))

@@ -102,6 +102,7 @@ def stream_name(layer: int, layers: int) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- hooks
 Hook: TypeAlias = Callable[[Tensor], Tensor | None]  # reads an activation, and may return a replacement
+Replacing: TypeAlias = Callable[[Tensor], Tensor]
 ReadAt: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # positions to read: the same in all copies, or per copy
 
 
@@ -124,16 +125,17 @@ def put_positions(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:
     return hook
 
 
-def put_where(places: Bool[Tensor, "copy pos"], rows: Float[Tensor, "..."]) -> Hook:
-    """Return a hook for replacing the activations at places of the copies: by a row each, in order, or by one for all.
+def put_where(cells: Bool[Tensor, "#copy pos *head"], values: Float[Tensor, "#copy #pos ..."]) -> Replacing:
+    """Return a hook for replacing activations in cells: at positions of the copies, or in heads at positions.
 
-    A run may be longer.
+    Runs may be longer or shorter than the cells.
     """
 
-    def hook(live: Float[Tensor, "copy pos ..."]) -> Float[Tensor, "copy pos ..."]:
-        patched = live.clone()
-        patched[:, : places.shape[1]][places] = rows.to(live)
-        return patched
+    def hook(live: Float[Tensor, "copy run ..."]) -> Float[Tensor, "copy run ..."]:
+        length = min(cells.shape[1], live.shape[1])
+        places = cells[(slice(None), slice(length), ..., *[None] * (live.ndim - cells.ndim))].to(live.device)
+        patched = torch.where(places, values[:, :length].to(live), live[:, :length])
+        return torch.cat([patched, live[:, length:]], 1)
 
     return hook
 

@@ -21,7 +21,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import lean_names_filter
+from heta_lens.model.hooks import EMBED, lean_names_filter, put_where
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import check_length
 from heta_lens.model.weights import identity
@@ -29,6 +29,7 @@ from heta_lens.plots import page
 from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
 from heta_lens.prediction.generation import continuation
+from heta_lens.prediction.patching import logits_with
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
@@ -167,18 +168,17 @@ class Answers:
         if change.how in ("delete", "replace"):
             after = self._same_target(question, before, self._edited(before, change))
             return after.logits, float(after.value)
-        places, layer = [*change.positions], change.layer or None
+        adapter, layer, cells = before.adapter, change.layer or None, torch.zeros(1, len(before), dtype=torch.bool)
+        cells[:, list(change.positions)] = True
         if change.how == "mask":
-            states, layer = before.embeddings.clone(), None
-            states[places] = before.mask_vector("zero")
+            layer, states = None, before.mask_vector("zero").expand_as(before.embeddings)
         else:
             if layer is not None:
-                self.adapter.check_layer("layer", layer)
-            counterfactual = self._counterfactual(question, tokenized, before, change)
-            states = before.states(layer).clone()
-            states[places] = counterfactual.states(layer)[places]
+                adapter.check_layer("layer", layer)
+            states = self._counterfactual(question, tokenized, before, change).states(layer)
+        hooks = {EMBED if layer is None else adapter.stream_name(layer): put_where(cells, states[None])}
         with before.running():
-            logits = before.rerun(layer=layer).logits(states[None])[0]
+            logits = logits_with(before, hooks, before.states(layer)[None], layer=layer)[0]
         return logits, float(before.objective(logits))
 
     def _edited(self, before: Prediction, change: Change) -> Int[Tensor, "1 pos"]:

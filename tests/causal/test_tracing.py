@@ -135,12 +135,14 @@ def test_noise_falls_on_the_subject_alone(build: Callable[..., Any]) -> None:
 
 
 @FAMILIES
-def test_the_baseline_takes_its_scores_from_the_same_table(build: Callable[..., Any]) -> None:
+def test_the_method_scores_tokens_by_the_same_table(build: Callable[..., Any]) -> None:
     model = build(n_layers=LAYERS)
     ids = zoo.prompt(model, N)
-    effects = CausalTracing(samples=2)(predict(model, ids, TARGET)).diagnostics["effects"]
-    found = traced(model, ids)
-    assert relative(found.values - found.corrupted, effects) < 1e-6
+    grid, found = traced(model, ids), CausalTracing(samples=2)(predict(model, ids, TARGET))
+    effects = found.diagnostics["effects"]
+    assert relative(grid.values - grid.corrupted, effects) < 1e-6 and found.scores.equal(effects.amax(0))
+    some = CausalTracing(samples=2, layers=2)(predict(model, ids, TARGET))
+    assert some.diagnostics["layers"] == [0, 2] and relative(some.diagnostics["effects"], effects[[0, 2]]) < 1e-6
 
 
 @pytest.mark.parametrize("build", zoo.models("^(?!hooked-attn_only)"))

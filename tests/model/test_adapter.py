@@ -100,17 +100,20 @@ LIVE = torch.arange(24.0).reshape(2, 4, 3)
 
 
 def test_states_are_replaced_in_a_copy_and_only_where_they_should_be() -> None:
-    places = torch.tensor([[True, False, False], [False, True, True]])
-    rows, clean = -torch.ones(3, 3), -torch.ones(4, 3)
+    cells, values = torch.tensor([[True, False, False], [False, True, True]]), -torch.ones(2, 3, 3)
     expected = LIVE.clone()
     expected[0, 0] = expected[1, 1] = expected[1, 2] = -1
-    assert torch.equal(put_where(places, rows)(LIVE), expected)
+    assert torch.equal(put_where(cells, values)(LIVE), expected)
+    assert torch.equal(put_where(cells, values[:1])(LIVE), expected)
+    assert torch.equal(put_where(cells, values)(LIVE[:, :2]), expected[:, :2])
+    heads, one = LIVE.reshape(2, 4, 3, 1), torch.zeros(1, 4, 3, dtype=torch.bool)
+    one[0, 2, 1] = True
+    expected = heads.clone()
+    expected[:, 2, 1] = -1
+    assert torch.equal(put_where(one, -torch.ones(1, 1, 1, 1))(heads), expected)
     expected = LIVE.clone()
     expected[:, 1:3] = -1
-    assert torch.equal(put_positions(clean, 1, 3)(LIVE), expected)
-    expected = LIVE.clone()
-    expected[1, 2] = -1
-    assert torch.equal(put_where(torch.tensor([[False] * 3, [False, False, True]]), clean[0])(LIVE), expected)
+    assert torch.equal(put_positions(-torch.ones(4, 3), 1, 3)(LIVE), expected)
     assert torch.equal(put(expected)(LIVE), expected)
     assert torch.equal(LIVE, torch.arange(24.0).reshape(2, 4, 3))
 

@@ -198,10 +198,10 @@ def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> 
     with torch.no_grad():
         expected = model.run_with_hooks(ids, fwd_hooks=[(values_name(layer), put)])
         clean = model(ids)
-        with values_put(asked, [1, 3], source.values[layer][[1, 3]], layer):
+        with values_put(asked, [1, 3], source.values[layer], layer):
             torch.testing.assert_close(model(ids), expected)
             torch.testing.assert_close(model(ids[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
-        with values_put(asked, [1, 3], asked.values[layer][[1, 3]], layer):
+        with values_put(asked, [1, 3], asked.values[layer], layer):
             torch.testing.assert_close(model(ids), clean)
         torch.testing.assert_close(model(ids), clean)
     assert not torch.allclose(expected, clean)
@@ -212,7 +212,7 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
     model = build()
     ids = zoo.prompt(model, N)
     asked = predict(model, ids, TARGET)
-    with torch.no_grad(), values_put(asked, [0, 1], asked.values[0][[0, 1]], 0):
+    with torch.no_grad(), values_put(asked, [0, 1], asked.values[0], 0):
         torch.testing.assert_close(model(ids)[0, -1].log_softmax(-1), asked.log_probs, check_dtype=False)
         begun = asked.adapter.keys_values(ids[:, :2])
         if len(begun) == asked.adapter.layers:  # others keep none
@@ -299,15 +299,10 @@ def test_a_resampled_group_is_a_mean_of_runs_of_texts_that_the_model_writes(buil
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_changed_text_takes_nothing_from_elsewhere() -> None:
+@pytest.mark.parametrize("given", [{"mask": "mean"}, {"reference": True}])
+def test_a_changed_text_takes_nothing_from_elsewhere(given: dict[str, Any]) -> None:
     prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), TARGET)
-    with pytest.raises(ValueError, match="how='delete' changes the text, and puts nothing in: leave a reference out"):
-        effects(prediction, how="delete", reference=prediction)
-    with pytest.raises(ValueError, match="how='resample' changes the text, and puts nothing in: leave mask= out"):
-        effects(prediction, how="resample", mask="mean")
-    with pytest.raises(ValueError, match="draws= and seed= are for how='resample', not for how='delete'"):
-        effects(prediction, how="delete", seed=1)
-    with pytest.raises(ValueError, match="patterns='recomputed' is for how='edge_patch', not for how='input'"):
-        effects(prediction, how="input", patterns="recomputed")
-    with pytest.raises(ValueError, match="draws=0"):
-        effects(prediction, how="resample", draws=0)
+    if "reference" in given:
+        given = {"reference": prediction}
+    with pytest.raises(ValueError, match="how='delete' changes the text"):
+        effects(prediction, how="delete", **given)
