@@ -32,9 +32,8 @@ class Patch(NamedTuple):
 class Grid:
     """Likelihood of the target after every patch, in nats or on the chosen scale.
 
-    ``clean`` and ``corrupted`` are the likelihoods in the two runs without patches. ``layers`` and ``columns``
-    (positions; heads for a grid ``of_heads``) are the numbers of rows and columns, by default from 0, and ``labels``
-    the names of the columns. ``forwards`` is the cost.
+    ``clean`` and ``corrupted`` are the likelihoods without patches. Rows are ``layers``; ``columns`` are positions
+    (heads, in a grid ``of_heads``) with their ``labels``. ``forwards`` is the cost.
     """
 
     title: str
@@ -43,13 +42,9 @@ class Grid:
     clean: float
     corrupted: float
     forwards: int
-    layers: tuple[int, ...] = ()
-    columns: tuple[int, ...] = ()
+    layers: tuple[int, ...]
+    columns: tuple[int, ...]
     of_heads: bool = False
-
-    def __post_init__(self) -> None:
-        for name, count in zip(("layers", "columns"), self.values.shape, strict=True):
-            object.__setattr__(self, name, getattr(self, name) or tuple(range(count)))
 
     @property
     def restored(self) -> Float[Tensor, "layer column"]:

@@ -153,7 +153,7 @@ def ablate_heads(
     with prediction.running(), working({"forwards": len(names) * adapter.sizes.heads + 1}, progress):
         outputs = noted(prediction, names)
         cells = cells_of_heads(adapter.sizes.heads, places, n)
-        clean, batches = read(prediction.logits), prediction.prompt.batches(batch, n)
+        clean, batches = read(prediction.logits), prediction.batches(batch)
         for name, output in outputs.items():
             fills = output.mean(1, keepdim=True).expand_as(output) if fill == "mean" else torch.zeros_like(output)
             rows.append(clean - patched(prediction, {name: cells}, {name: fills}, read, batches))

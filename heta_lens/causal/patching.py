@@ -4,7 +4,7 @@ The grids are the grids of `transformer_lens.patching`, cell for cell. But many 
 activations come from a live run, so a cache needs only the activations that `names_filter` keeps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +12,6 @@ from textwrap import shorten
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
@@ -125,49 +123,35 @@ def patch(
     rows, by_position = sorted({adapter.check_layer("layer", layer) for layer in chosen}), what in get_args(ByPosition)
     if not rows:
         raise ValueError("layers is empty: name at least one layer")
-    names = {layer: site_name(adapter, what, layer) for layer in rows}
-    adapter.check_points(names.values())
+    names = [site_name(adapter, what, layer) for layer in rows]
+    adapter.check_points(names)
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens, scale)
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running():
-        activations = noted(clean, names.values())
+        activations, batches = noted(clean, names), corrupted.batches(batch)
         if by_position:
             columns, labels = tuple(places), tuple(corrupted.written[place] for place in places)
             cells = torch.eye(len(corrupted)).bool()[places]
         else:
-            columns = tuple(range(activations[names[rows[0]]].shape[2]))
+            columns = tuple(range(activations[names[0]].shape[2]))
             labels = tuple(f"head {head}" for head in columns)
             cells = cells_of_heads(len(columns), places, len(corrupted))
+        read = partial(corrupted.read, scale=scale)
         with working({"forwards": len(rows) * len(columns)}, progress):
-            values = torch.stack(
-                [likelihoods(corrupted, names[layer], cells, activations, scale, batch) for layer in rows]
-            )
+            runs = [patched(corrupted, {name: cells}, activations, read, batches).cpu() for name in names]
+    for name, row in zip(names, runs, strict=True):
+        check_finite(row, lambda _, value, name=name: f"the likelihood with clean activations at {name} is {value}")
     return Grid(
         title=f"patching {what}: {clean.target_words}",
-        values=values,
+        values=torch.stack(runs),
         labels=labels,
         clean=float(clean.read(clean.logits, scale)),
-        corrupted=float(corrupted.read(corrupted.logits, scale)),
-        forwards=values.numel() + 1,
+        corrupted=float(read(corrupted.logits)),
+        forwards=len(rows) * len(columns) + 1,
         layers=tuple(rows),
         columns=columns,
         of_heads=not by_position,
     )
-
-
-def likelihoods(
-    corrupted: Prediction,
-    name: str,
-    cells: Bool[Tensor, "copy pos *head"],
-    activations: Mapping[str, Float[Tensor, "1 pos ..."]],
-    scale: Scale,
-    batch: Batch,
-) -> Float[Tensor, "copy"]:
-    """Return the likelihood of the target in corrupted runs with clean activations in these cells."""
-    batches, read = corrupted.prompt.batches(batch, len(corrupted)), partial(corrupted.read, scale=scale)
-    values = patched(corrupted, {name: cells}, activations, read, batches).cpu()
-    check_finite(values, lambda _, value: f"the target's likelihood with clean activations at {name} is {value}")
-    return values
 
 
 # ------------------------------------------------------------------------------------- patching in the order of scores
@@ -175,20 +159,14 @@ def likelihoods(
 class Search:
     """A search for the fewest patches: ``positions`` in their order, and the share ``restored`` after every patch.
 
-    The search ends when the share reaches ``restore``. ``forwards`` is the number of patched runs, ``exhaustive`` the
-    number of runs that patch every position by itself. Runs beyond the last needed run are counted, but not listed.
+    ``forwards`` is the number of patched runs, of which those beyond the last needed run are not listed; ``exhaustive``
+    is the number of runs that patch every position by itself.
     """
 
     positions: tuple[int, ...]
     restored: tuple[float, ...]
-    restore: float
     forwards: int
     exhaustive: int
-
-    @property
-    def sufficient(self) -> tuple[int, ...] | None:
-        """Positions with enough of the loss restored together; None if the whole prompt restores too little."""
-        return self.positions if self.restored[-1] >= self.restore else None
 
 
 @one_at_a_time("clean_cache")
@@ -213,11 +191,9 @@ def patch_in_order(
     Args:
         attribution: the attribution of either prompt. Tokens without a score are not patched.
         target: the target, as in `attribute`; by default the attribution's target.
-        restore: the share of the corrupted run's loss to restore: 1 is the whole loss. A share that is never reached
-            has every position patched.
+        restore: the share of the loss to restore; all positions are patched if they restore less.
         layer: the layer of the activation.
-        batch: the largest number of runs at once: the search begins with a single run, and doubles the number each
-            time, to waste few.
+        batch: the largest number of runs at once, which is reached by doubling, to waste few.
     """
     check_choice("what", what, get_args(ByPosition))
     check_at_least("restore", restore, 0)
@@ -229,20 +205,21 @@ def patch_in_order(
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, explained, tokens, corrupted_tokens, scale)
     check_explains(attribution, clean, corrupted)
     order = attribution.positions[ranked(attribution.scores)].tolist()
-    low, high = (each.read(each.logits, scale).cpu() for each in (corrupted, clean))
+    low, high = (float(each.read(each.logits, scale)) for each in (corrupted, clean))
     if low == high:
         raise ValueError(NOTHING_LOST)
     cells = torch.zeros(len(order), len(corrupted), dtype=torch.bool)
     cells[:, order] = torch.ones(len(order), len(order)).tril().bool()
-    most, step, restored = corrupted.prompt.batches(batch, len(corrupted)).size, 1, list[float]()
+    read, batches, step, restored = partial(corrupted.read, scale=scale), corrupted.batches(batch), 1, list[float]()
     with clean.running(), corrupted.running():
         activations = noted(clean, [name])
         while len(restored) < len(order) and not any(share >= restore for share in restored):
-            values = likelihoods(corrupted, name, cells[len(restored) :][:step], activations, scale, batch)
+            some = {name: cells[len(restored) :][:step]}
+            values = patched(corrupted, some, activations, read, batches)
             restored += ((values - low) / (high - low)).tolist()
-            step = min(2 * step, most)
+            step = min(2 * step, batches.size)
     needed = next((count for count, share in enumerate(restored, 1) if share >= restore), len(restored))
-    return Search(tuple(order[:needed]), tuple(restored[:needed]), float(restore), len(restored), len(corrupted))
+    return Search(tuple(order[:needed]), tuple(restored[:needed]), len(restored), len(corrupted))
 
 
 # --------------------------------------------------------------------------------------------------------- value swaps

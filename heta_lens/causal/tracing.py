@@ -5,7 +5,6 @@ fall on a subject alone, and the outputs of MLPs or attention can be put back in
 """
 
 from collections.abc import Iterable
-from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
@@ -75,18 +74,27 @@ def trace(
     adapter.check_points(site_name(adapter, what, layer) for layer in range(adapter.layers))
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "prob")
-    n, layers, corrupted = len(prediction), prediction.adapter.layers, all_but_bos(prediction)
+    n, layers, corrupted = len(prediction), prediction.layers, all_but_bos(prediction)
     if subject is not None:
         corrupted = torch.zeros(n, dtype=torch.bool)
         corrupted[chosen_positions("subject", subject, n, "of the context")] = True
     below = window // 2
     rows = [range(max(0, layer - below), min(layer - below + window, layers)) for layer in range(layers)]
     with prediction.running(), working({"forwards": samples * (layers * n + 2) + 1}, progress) as work:
-        noisy = noisy_embeddings(prediction, corrupted, noise, samples, index(seed))
-        restored, low = traced(prediction, noisy, what, rows, scale, prediction.prompt.batches(batch, n))
-    values, clean = restored.mean(0).cpu(), prediction.read(prediction.logits, scale)
+        noisy = noisy_embeddings(prediction, corrupted, noise, samples, seed)
+        restored, low = traced(prediction, noisy, what, rows, scale, prediction.batches(batch))
+    values = restored.mean(0).cpu()
     for layer, row in enumerate(values):
         prediction.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
     several = f" of {min(window, layers)} layers" if min(window, layers) > 1 else ""
     title = f"causal tracing, {what}{several}: {prediction.target_words}"
-    return Grid(title, values, prediction.written, float(clean), float(low.mean()), work.ran["forwards"])
+    return Grid(
+        title=title,
+        values=values,
+        labels=prediction.written,
+        clean=float(prediction.read(prediction.logits, scale)),
+        corrupted=float(low.mean()),
+        forwards=work.ran["forwards"],
+        layers=tuple(range(layers)),
+        columns=tuple(range(n)),
+    )

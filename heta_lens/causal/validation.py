@@ -58,7 +58,7 @@ class Agreement(NamedTuple):
         return f"{said} [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, treated as independent"
 
 
-def agreement(correlation: float, tokens: int) -> Agreement:
+def with_interval(correlation: float, tokens: int) -> Agreement:
     """Add the interval of Bonett and Wright (2000), by Fisher's transformation, for independent tokens.
 
     The interval of a perfect correlation would be a point for any number of tokens, so a perfect correlation counts as
@@ -103,7 +103,7 @@ class Validation:
     @property
     def agreement(self) -> Agreement:
         """Rank correlation with its 95 % interval over tokens, and the verdict."""
-        return agreement(self.patch_correlation, len(self.positions))
+        return with_interval(self.patch_correlation, len(self.positions))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row per evaluated token."""

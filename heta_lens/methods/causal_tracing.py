@@ -49,14 +49,14 @@ class CausalTracing(WithSeed, WithBatch):
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 
     def work(self, prediction: Prediction) -> Work:
-        layers = len(evenly(self.layers, prediction.adapter.layers))
+        layers = len(evenly(self.layers, prediction.layers))
         return Work(forwards=self.samples * (layers * len(prediction) + 2) + 1)
 
     def explain(self, prediction: Prediction) -> Scores:
-        layers = evenly(self.layers, prediction.adapter.layers)
+        layers = evenly(self.layers, prediction.layers)
         rows = [[layer] for layer in layers]
         noisy = noisy_embeddings(prediction, all_but_bos(prediction), self.noise, self.samples, self.seed)
-        batches = prediction.prompt.batches(self.batch, len(prediction))
+        batches = prediction.batches(self.batch)
         restored, low = traced(prediction, noisy, "resid_post", rows, self.scale, batches)
         effects = (restored.mean(0) - low.mean(0)).to(prediction.embeddings)
         return Scores(effects.amax(0), {"effects": effects, "layers": layers})

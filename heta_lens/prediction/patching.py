@@ -70,7 +70,7 @@ def noted(
     def note(name: str, live: Float[Tensor, "copy longer ..."]) -> None:
         activations[name] = live[:, :length][:, positions].clone()
 
-    with prediction.adapter.hooked([(name, partial(note, name)) for name in names]):
+    with prediction.hooked([(name, partial(note, name)) for name in names]):
         prediction.rerun(start, read=[start + length - 1]).logits(embeddings)
     return activations
 
@@ -110,7 +110,7 @@ def first_position(cells: Iterable[Bool[Tensor, "copy pos *head"]], *predictions
     """Return the first position with a cell, or the last of all; 0 if runs of these predictions cannot begin later."""
     marked = torch.stack([each.any(0).reshape(each.shape[1], -1).any(1) for each in cells]).any(0)
     first = min(marked.nonzero().flatten().tolist(), default=len(marked) - 1)
-    return first if first and all(each.prompt.prefix().kept is not None for each in predictions) else 0
+    return first if first and all(each.resumes for each in predictions) else 0
 
 
 @torch.no_grad()
@@ -127,7 +127,7 @@ def logits_with(
         states = later.pop(rerun.site)(states)
     if layer:
         prediction.prompt.why_not_alone()  # is measured without the hooks, as `first_position` measures the prefix
-    with prediction.adapter.hooked(list(later.items())):
+    with prediction.hooked(list(later.items())):
         return rerun.logits(states)
 
 
@@ -139,7 +139,7 @@ def values_put(
     cells[:, positions] = True
     put = put_where(cells, values[None])
     hooks = [(values_name(layer), BatchHook(put)), (pattern_name(layer), BatchHook(_refuse_continued))]
-    return prediction.adapter.hooked(hooks)
+    return prediction.hooked(hooks)
 
 
 def _refuse_continued(pattern: Float[Tensor, "copy head query key"]) -> None:
@@ -181,6 +181,8 @@ def check_patch(
     check_mask("mask", mask)
     if (how == "resid_patch") != (layer is not None):
         raise ValueError(f"layer={layer!r} with how={how!r}: only how='resid_patch' has a layer, and needs one")
+    if how != "edge_patch" and patterns != "frozen":
+        raise ValueError(f"patterns={patterns!r} is for how='edge_patch', not for how={how!r}")
     masked = isinstance(mask, Tensor) or mask != "zero"
     if how in EDITS and (masked or reference is not None):
         raise ValueError(f"how={how!r} changes the text, and puts nothing in: leave out mask= and the reference")
@@ -192,8 +194,8 @@ def check_patch(
         return
     if masked:
         raise ValueError("mask= and a reference both say what is put in: give only one")
-    if reference.adapter.model is not prediction.adapter.model:
-        raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
+    if reference.model is not prediction.model:
+        raise ValueError(f"the reference is of another {type(reference.model).__name__}, not of the same model")
     if len(reference) != len(prediction):
         raise ValueError(f"the reference has {len(reference)} tokens, and the prediction {len(prediction)}")
 
@@ -258,57 +260,42 @@ def effects(
     n = len(prediction)
     members = group_members([[position] for position in range(n)] if groups is None else groups, n)
     check_count("draws", draws)
-    if how in EDITS:
-        edited = deleted if how == "delete" else partial(resampled, draws=draws, seed=seed)
-        effects = edited(prediction, members, scale, batch)
-        check_finite(effects, lambda group, value: f"the effect of group {group} is {value}")
-        return effects
+    if how != "resample" and (draws, seed) != (DRAWS, 0):
+        raise ValueError(f"draws= and seed= are for how='resample', not for how={how!r}")
+    changed = torch.cat([torch.zeros_like(members[:1]), members]).to(prediction.ids.device)  # nothing, and each group
+    batches, read = prediction.batches(batch), partial(prediction.read, scale=scale)
     source = prediction if reference is None else reference
     with prediction.running(), source.running(), torch.no_grad():
-        masked = prediction.mask_vector(mask).expand_as(prediction.embeddings)
-        pair = Pair(prediction, source, masked if reference is None else reference.embeddings)
-        run = edges_patched(pair, frozen=patterns == "frozen") if how == "edge_patch" else partial(pair.patched, layer)
-
-        def likelihoods(groups: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-            return prediction.read(run(groups), scale)
-
-        members = members.to(prediction.embeddings.device)
-        clean = likelihoods(torch.zeros_like(members[:1]))  # the same way as the patched runs
-        differences = clean - prediction.prompt.batches(batch, n).map(likelihoods, members, n)
+        if how == "delete":
+            likelihoods = removed(prediction, ~changed, read, batches)
+        elif how == "resample":
+            likelihoods = resampled(prediction, ~changed, scale, batches, draws, seed)
+        else:
+            masked = prediction.mask_vector(mask).expand_as(prediction.embeddings)
+            pair = Pair(prediction, source, masked if reference is None else reference.embeddings)
+            edges = how == "edge_patch"
+            run = edges_patched(pair, frozen=patterns == "frozen") if edges else partial(pair.patched, layer)
+            likelihoods = batches.map(lambda groups: read(run(groups)), changed, n)
+    differences = likelihoods[0] - likelihoods[1:]
     check_finite(differences, lambda group, value: f"the effect of group {group} is {value}")
     return differences
 
 
-def deleted(
-    prediction: Prediction, members: Bool[Tensor, "group pos"], scale: Scale, batch: Batch
-) -> Float[Tensor, "group"]:
-    """Return the effects of leaving out each group of tokens."""
-    present = torch.cat([torch.ones_like(members[:1]), ~members])
-    batches = prediction.prompt.batches(batch, len(prediction))
-    with prediction.running():
-        clean, *without = removed(prediction, present, partial(prediction.read, scale=scale), batches)
-    return clean - torch.stack(without)
-
-
-@torch.no_grad()
 def resampled(
-    prediction: Prediction, members: Bool[Tensor, "group pos"], scale: Scale, batch: Batch, draws: int, seed: int
-) -> Float[Tensor, "group"]:
-    """Return the mean effects of drawing each group of tokens from the model's predictions after the clean text."""
+    prediction: Prediction, present: Bool[Tensor, "copy pos"], scale: Scale, batches: Batches, draws: int, seed: int
+) -> Float[Tensor, "copy"]:
+    """Return the mean likelihood with all tokens but the present ones drawn from the model's predictions."""
     ids, table = prediction.ids, prediction.adapter.embedding_table
-    batches, generator = prediction.prompt.batches(batch, len(prediction)), prompt_generator(seed, prediction.ids)
-    present = torch.cat([torch.ones_like(members[:1]), ~members])
-    with prediction.running():
-        logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
-        reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
-        effects = []
-        for _ in range(draws):
-            points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]
-            drawn = torch.searchsorted(reached, points)[:, 0].tolist()
-            others = table([int(ids[0]), *drawn]).to(prediction.embeddings)
-            clean, *changed = ablated(prediction, present, others, scale, batches)
-            effects.append(clean - torch.stack(changed))
-    return torch.stack(effects).mean(0)
+    generator = prompt_generator(seed, ids)
+    logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
+    reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
+    likelihoods = []
+    for _ in range(draws):
+        points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]
+        drawn = torch.searchsorted(reached, points)[:, 0].tolist()
+        others = table([int(ids[0]), *drawn]).to(prediction.embeddings)
+        likelihoods.append(ablated(prediction, present, others, scale, batches))
+    return torch.stack(likelihoods).mean(0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -222,11 +222,9 @@ class Prediction:
         """The ids to run whole: the context's, or with hooks of the user on the model, the prompt's."""
         return self.prompt.ids if self.user_hooks else self.ids
 
-    def streams(
-        self, ids: Int[Tensor, "batch pos"], layers: Sequence[int], hooks: Mapping[str, Hook] | None = None
-    ) -> dict[int, Float[Tensor, "batch pos d"]]:
+    def streams(self, ids: Int[Tensor, "batch pos"], layers: Sequence[int]) -> dict[int, Float[Tensor, "batch pos d"]]:
         """Return the states that enter these layers in a single run; layer L is the last layer's output."""
-        entering = self.adapter.streams(ids, layers, hooks, whole=bool(self.user_hooks))
+        entering = self.adapter.streams(ids, layers, whole=bool(self.user_hooks))
         return {layer: states.to(self.embeddings) for layer, states in entering.items()}
 
     # --------------------------------------------------------------------------------------------------------- reruns

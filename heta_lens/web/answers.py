@@ -21,7 +21,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED, lean_names_filter, put_where
+from heta_lens.model.hooks import lean_names_filter, put_where
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import check_length
 from heta_lens.model.weights import identity
@@ -29,7 +29,7 @@ from heta_lens.plots import page
 from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
 from heta_lens.prediction.generation import continuation
-from heta_lens.prediction.patching import logits_with
+from heta_lens.prediction.patching import group_members, logits_with
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
@@ -120,13 +120,11 @@ class Answers:
     def compare(self, results: Sequence[int]) -> Message:
         """Return the view that compares several results."""
         compared = [self.result(number) for number in results]
-        return self._keep(compared[0], compare(compared))
+        return self.keep(compared[0], compare(compared))
 
-    def keep(self, result: Result) -> Message:
-        """Keep a result, and return its number and its view."""
-        return self._keep(result, page(result))
-
-    def _keep(self, result: Result, view: View) -> Message:
+    def keep(self, result: Result, view: View | None = None) -> Message:
+        """Keep a result, and return its number and its view, by default its page."""
+        view = page(result) if view is None else view
         number = next(self.numbers)
         self.results[number] = result, view
         while len(self.results) > KEPT:
@@ -168,18 +166,15 @@ class Answers:
         if change.how in ("delete", "replace"):
             after = self._same_target(question, before, self._edited(before, change))
             return after.logits, float(after.value)
-        adapter, layer, cells = before.adapter, change.layer or None, torch.zeros(1, len(before), dtype=torch.bool)
-        cells[:, list(change.positions)] = True
         if change.how == "mask":
-            layer, states = None, before.mask_vector("zero").expand_as(before.embeddings)
+            layer, other = None, before.mask_vector("zero").expand_as(before.embeddings)
         else:
-            if layer is not None:
-                adapter.check_layer("layer", layer)
-            states = self._counterfactual(question, tokenized, before, change).states(layer)
-        hooks = {EMBED if layer is None else adapter.stream_name(layer): put_where(cells, states[None])}
+            layer = before.adapter.check_layer("layer", change.layer) or None
+            other = self._counterfactual(question, tokenized, before, change).states(layer)
+        put = put_where(group_members([change.positions], len(before)), other[None])
         with before.running():
-            logits = logits_with(before, hooks, before.states(layer)[None], layer=layer)[0]
-        return logits, float(before.objective(logits))
+            logits = logits_with(before, {before.rerun(layer=layer).site: put}, before.states(layer)[None], layer=layer)
+        return logits[0], float(before.objective(logits[0]))
 
     def _edited(self, before: Prediction, change: Change) -> Int[Tensor, "1 pos"]:
         """Return the context without the tokens, or with the text in place of the first of the tokens."""

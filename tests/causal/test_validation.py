@@ -13,7 +13,7 @@ from scipy.stats import norm, spearmanr
 from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, predict
 from heta_lens.causal import effects, validate
-from heta_lens.causal.validation import Z95, agreement
+from heta_lens.causal.validation import Z95, with_interval
 from heta_lens.prediction.patching import How
 
 N, TARGET = 6, 7
@@ -107,7 +107,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(2000):
         pairs = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n)
-        interval = agreement(float(spearmanr(pairs[:, 0], pairs[:, 1])[0]), n)
+        interval = with_interval(float(spearmanr(pairs[:, 0], pairs[:, 1])[0]), n)
         covered += interval.low <= truth <= interval.high
     assert covered / 2000 == pytest.approx(0.95, abs=0.015)
     assert norm.ppf(0.975) == pytest.approx(Z95, abs=1e-6)
@@ -126,7 +126,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     ],
 )
 def test_the_verdict_is_that_of_the_interval(correlation: float, tokens: int, verdict: str) -> None:
-    assert agreement(correlation, tokens).verdict == verdict
+    assert with_interval(correlation, tokens).verdict == verdict
 
 
 @pytest.mark.usefixtures("unchecked")

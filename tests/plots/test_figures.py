@@ -206,19 +206,24 @@ def test_pairs_are_symmetric_around_0() -> None:
     assert (norm.vmin, norm.vmax) == (-2, 2)
 
 
+def patched(values: torch.Tensor) -> Grid:
+    return Grid("patching", values, ("a", "<b>"), 5.0, 1.0, forwards=6, layers=(0, 1), columns=(0, 1))
+
+
 def test_a_grid_has_layer_0_on_top_and_is_what_a_grid_of_patches_is_saved_as() -> None:
     values = torch.tensor([[1.0, 4.0], [3.0, 2.0]])
     figure = patch_grid("patching", values, (0, 3), ("a", " $b"), note="0 is −1")
     np.testing.assert_array_equal(shown_values(figure), values.numpy())
     assert both_labels(figure) == (["a", "$b"], ["0", "3"])
-    grid = Grid("patching", values, ("a", "<b>"), clean=5.0, corrupted=1.0, forwards=6)
-    view = grid.plot()
+    view = patched(values).plot()
     assert set(view.exports) == {".svg", ".png", ".pdf"}
     assert view.exports[".png"]() == view.exports[".png"]()
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = Grid("patching", torch.eye(2), ("a", "b"), clean=5.0, corrupted=1.0, forwards=6)
+    grid = Grid(
+        "patching", torch.eye(2), ("a", "b"), clean=5.0, corrupted=1.0, forwards=6, layers=(0, 1), columns=(0, 1)
+    )
     monkeypatch.setattr(python, "find_spec", lambda _: None)
     for make in (
         lambda: matrix(span()),

@@ -70,7 +70,7 @@ def expected(model: Any, prediction: Prediction, cells: Mapping[str, Tensor], va
     logits = []
     for at in range(len(next(iter(cells.values())))):
         logits.append(by_hooks(model, prediction.ids, {name: (cells[name][at], values[name]) for name in cells}))
-    return torch.stack(logits)[:, prediction.target]
+    return prediction.read(torch.stack(logits), SCALE)
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -83,7 +83,7 @@ def test_single_cells_and_whole_rows(model: Any, pair: Any, site: Site) -> None:
     cells = torch.cat([torch.eye(n), torch.ones(1, n), torch.zeros(1, n)]).bool()
     found, by_hand = runs(corrupted, {name: cells}, activations), expected(model, corrupted, {name: cells}, values)
     torch.testing.assert_close(found, by_hand)
-    assert float(found[-1]) == pytest.approx(float(corrupted.logits[corrupted.target])) and found[:-1].std() > 1e-3
+    assert float(found[-1]) == pytest.approx(float(corrupted.read(corrupted.logits, SCALE))) and found[:-1].std() > 1e-3
     if site.startswith("head"):
         heads = values[name].shape[1]
         for cells in (cells_of_heads(heads, [2, 5], n), torch.eye(n * heads).reshape(-1, n, heads).bool()):
@@ -120,4 +120,4 @@ def test_runs_that_begin_with_other_states_at_a_layer(model: Any, pair: Any, lay
         put = {name: (cells[name][at], values[name]) for name in cells}
         states = torch.where(cells[begun][at][:, None], values[begun], other)
         logits.append(by_hooks(model, corrupted.ids, {**put, begun: (torch.ones(n).bool(), states)}))
-    torch.testing.assert_close(found, torch.stack(logits)[:, corrupted.target])
+    torch.testing.assert_close(found, corrupted.read(torch.stack(logits), SCALE))

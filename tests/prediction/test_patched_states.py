@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformer_lens import patching
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
 from heta_lens.methods.leave_one_out import LeaveOneOut
-from heta_lens.model.hooks import values_name
 from heta_lens.prediction.patching import effects, values_put
 
 N, TARGET, OTHER = 5, 7, 9
@@ -165,48 +163,6 @@ def test_input_is_leave_one_out(build: Callable[..., Any]) -> None:
         assert relative(effects(prediction, how="input", mask=mask), left_out) < 1e-9
 
 
-@FAMILIES
-def test_the_residual_stream_of_a_reference_is_patched_as_in_transformer_lens(build: Callable[..., Any]) -> None:
-    model = build()
-    clean, corrupted = zoo.prompt(model, N), other_ids(model)
-    cache = model.run_with_cache(clean)[1]
-
-    def metric(logits: Tensor) -> Tensor:
-        return logits[0, -1].log_softmax(-1)[TARGET]
-
-    with torch.no_grad():
-        patched = patching.get_act_patch_resid_pre(model, corrupted, cache, metric)
-        expected = metric(model(corrupted)) - patched
-    prediction, reference = predict(model, corrupted, TARGET), predict(model, clean, TARGET)
-    for layer in range(2):
-        found = effects(prediction, how="resid_patch", layer=layer, reference=reference)
-        assert relative(found, expected[layer]) < 1e-5  # theirs is in float32
-
-
-@FAMILIES
-def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> None:
-    model = build()
-    ids, others, layer = zoo.prompt(model, N), other_ids(model), 1
-    asked, source = (predict(model, some, TARGET) for some in (ids, others))
-    live = model.run_with_cache(others)[1][values_name(layer)][0]
-
-    def put(found: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-        found = found.clone()
-        found[0, [1, 3]] = live[[1, 3]]
-        return found
-
-    with torch.no_grad():
-        expected = model.run_with_hooks(ids, fwd_hooks=[(values_name(layer), put)])
-        clean = model(ids)
-        with values_put(asked, [1, 3], source.values[layer], layer):
-            torch.testing.assert_close(model(ids), expected)
-            torch.testing.assert_close(model(ids[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
-        with values_put(asked, [1, 3], asked.values[layer], layer):
-            torch.testing.assert_close(model(ids), clean)
-        torch.testing.assert_close(model(ids), clean)
-    assert not torch.allclose(expected, clean)
-
-
 @pytest.mark.parametrize("build", zoo.models(""))
 def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_known(build: Callable[[], Any]) -> None:
     model = build()
@@ -225,12 +181,8 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
     ("options", "message"),
     [
         ({"how": "output"}, "how='output' is not one of 'edge_patch', 'resid_patch', 'input'"),
-        ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, space, a token id"),
-        ({"mask": torch.zeros(3)}, "mask has 3 entries; this model's embeddings have 8"),
         ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
         ({"how": "resid_patch"}, "layer=None with how='resid_patch': only how='resid_patch' has a layer"),
-        ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
-        ({"groups": []}, "groups is empty: name at least one group"),
         ({"groups": [[0], []]}, "group 1 is empty: name a position"),
         ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
     ],
@@ -299,10 +251,18 @@ def test_a_resampled_group_is_a_mean_of_runs_of_texts_that_the_model_writes(buil
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("given", [{"mask": "mean"}, {"reference": True}])
-def test_a_changed_text_takes_nothing_from_elsewhere(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"how": "delete", "reference": None}, "how='delete' changes the text"),
+        ({"how": "resample", "mask": "mean"}, "how='resample' changes the text"),
+        ({"how": "delete", "seed": 1}, "draws= and seed= are for how='resample'"),
+        ({"how": "input", "patterns": "recomputed"}, "patterns='recomputed' is for how='edge_patch'"),
+        ({"how": "resample", "draws": 0}, "draws=0"),
+    ],
+)
+def test_an_option_of_another_way_is_refused(options: dict[str, Any], named: str) -> None:
     prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), TARGET)
-    if "reference" in given:
-        given = {"reference": prediction}
-    with pytest.raises(ValueError, match="how='delete' changes the text"):
-        effects(prediction, how="delete", **given)
+    given = options | ({"reference": prediction} if "reference" in options else {})
+    with pytest.raises(ValueError, match=named):
+        effects(prediction, **given)
