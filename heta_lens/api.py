@@ -80,7 +80,7 @@ def attribute_span(
     reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens, explain.rules)
     steps, last = explain.each([*reasoning, *answer]), answer[-1]
     *context, written = last.prompt.ids[: len(last) + 1].tolist()
-    tokens_of_all = (*steps[-1].tokens, last.adapter.tokenizer.write(written, context))
+    tokens_of_all = (*steps[-1].tokens, last.tokenizer.write(written, context))
     return SpanAttribution(tuple(steps[len(reasoning) :]), tokens_of_all, tuple(steps[: len(reasoning)]))
 
 

@@ -212,7 +212,7 @@ class Answers:
         """Return the targets and the most likely next tokens before and after, with both probabilities."""
         targets = [] if callable(before.target) else [id for side in sides(before.target) for id in members(side)]
         most = [log_probs.topk(min(SHOWN, len(after))).indices.tolist() for log_probs in (before.log_probs, after)]
-        write, context = before.adapter.tokenizer.write, before.ids.tolist()
+        write, context = before.tokenizer.write, before.ids.tolist()
         rows = [
             {
                 "text": write(token, context),
