@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util import storage
-from heta_lens._util.target_kinds import of_logits
 from heta_lens.attribution import Attribution, Result, Scored, ScoredList, stored_fields
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.target_kinds import of_logits
 
 FORMAT, VERSION = "heta_lens.span", 2
 
