@@ -1,10 +1,11 @@
 """Attribution: a score for every context token, the answer to "why did the model predict this token?"."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from os import PathLike
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -22,7 +23,7 @@ from heta_lens.diagnostics import Diagnostics
 from heta_lens.target_kinds import FUNCTION, Activation, Target, function_name, saved_target
 from heta_lens.view import View
 
-FORMAT, VERSION = "heta_lens.attribution", 2
+VERSION = 2  # of files
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
 ROW_DIAGNOSTICS = {"balanced", "cross_talk", "completeness_gaps", "drop", "envelope", "effects"}  # per token
 TEMPLATE = "template"  # the role of tokens that belong to no message
@@ -60,6 +61,7 @@ class Contract(NamedTuple):
 
 
 Group = TypeVar("Group", Scored, ScoredMessage)
+Saved = TypeVar("Saved", bound="Result")
 
 
 class ScoredList(list[Group]):
@@ -106,13 +108,54 @@ class Messages:
         return "\n".join(text[start:stop] for owner, start, stop in self.places.tolist() if owner == number)
 
 
-class Result:
-    """Reading, printing and showing of scores, as attributions of a token and of a span have in common."""
+class Result(ABC):
+    """Reading, printing, showing and saving of scores, as attributions of a token and of a span have in common."""
+
+    kind: ClassVar[str]  # of its files
 
     @property
+    @abstractmethod
     def summed(self) -> "Attribution":
         """The attribution whose scores are read: a token's own, or a span's with all targets together."""
-        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def stored(self) -> dict[str, Any]:
+        """The fields that a file holds; a function as the target is stored by name."""
+
+    @classmethod
+    @abstractmethod
+    def of_fields(cls, stored: Mapping[str, Any]) -> Any:
+        """Return the result with `stored` fields; raise for fields of another type or shape."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
+        storage.save(path, self.kind, VERSION, self.stored)
+
+    @classmethod
+    def load(cls: type[Saved], path: str | PathLike[str]) -> Saved:
+        """Return the result in a file of `save`; raise for foreign and damaged files."""
+        return storage.load(path, cls.kind, VERSION, cls.of_fields)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that `save` writes."""
+        return storage.to_bytes(self.kind, VERSION, self.stored)
+
+    @classmethod
+    def of_bytes(cls: type[Saved], raw: bytes, place: str) -> Saved:
+        return storage.of_bytes(raw, place, cls.kind, VERSION, cls.of_fields)
+
+    def top(self, k: int = 10, *, special: bool = False) -> ScoredList[Scored]:
+        """Return the k tokens with the highest scores, highest first; equal scores keep the order of the text.
+
+        Signed scores put first the tokens that speak most for the target, and last the tokens that speak against the
+        target. ``special=True`` includes the ``hidden`` tokens. A span has the sums of the tokens before the span.
+        """
+        check_at_least("k", k, 0, whole=True)
+        summed = self.summed
+        order = summed.scores.argsort(descending=True, stable=True)
+        rows = order[~summed.hidden[order] | special][:k].tolist()
+        return ScoredList(_scored(summed, [row])._replace(text=summed.tokens[row]) for row in rows)
 
     def by_word(self) -> ScoredList[Scored]:
         """Return the scores of whitespace-separated words; special and blank tokens stand alone.
@@ -217,6 +260,8 @@ class Attribution(Result):
     ``messages`` are the messages of a chat, with the message that each token belongs to.
     """
 
+    kind: ClassVar[str] = "heta_lens.attribution"
+
     ids: Int[Tensor, "pos"]
     tokens: tuple[str, ...]
     positions: Int[Tensor, "pos"]
@@ -245,19 +290,6 @@ class Attribution(Result):
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def top(self, k: int = 10, *, special: bool = False) -> ScoredList[Scored]:
-        """Return the k tokens with the highest scores, highest first; equal scores keep the order of the text.
-
-        Signed scores put first the tokens that speak most for the target, and last the tokens that speak against the
-        target. ``special=True`` includes the ``hidden`` tokens.
-        """
-        check_at_least("k", k, 0, whole=True)
-        order = self.scores.argsort(descending=True, stable=True)
-        rows = order[~self.hidden[order] | special][:k].tolist()
-        return ScoredList(
-            Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in rows
-        )
 
     @property
     def spans(self) -> list[Span]:
@@ -351,26 +383,17 @@ class Attribution(Result):
         start, stop = self.offsets.T.tolist()
         return pd.DataFrame({**columns, "start": start, "stop": stop})
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
-        storage.save(path, FORMAT, VERSION, stored_fields(self))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> "Attribution":
-        """Return the attribution in a file of `save`; raise for foreign and damaged files."""
-        return storage.load(path, FORMAT, VERSION, cls.of_fields)
-
-    def to_bytes(self) -> bytes:
-        """Return the content of the file that `save` writes."""
-        return storage.to_bytes(FORMAT, VERSION, stored_fields(self))
-
-    @classmethod
-    def of_bytes(cls, raw: bytes, place: str) -> "Attribution":
-        return storage.of_bytes(raw, place, FORMAT, VERSION, cls.of_fields)
+    @property
+    def stored(self) -> dict[str, Any]:
+        stored = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        if isinstance(self.target, Activation):
+            stored["target"] = self.target.stored
+        elif callable(self.target):
+            stored["target"] = {FUNCTION: function_name(self.target)}
+        return stored | {"messages": self.messages and vars(self.messages)}
 
     @classmethod
     def of_fields(cls, stored: Mapping[str, Any]) -> "Attribution":
-        """Return the attribution of `stored_fields`; raise for fields of another type or shape."""
         values = {**stored}
         if isinstance(messages := values.get("messages"), Mapping):
             values["messages"] = Messages(**messages)
@@ -380,16 +403,6 @@ class Attribution(Result):
             values["target"] = saved_target(target)
         storage.check_record(cls, values)
         return cls(**values)
-
-
-def stored_fields(attribution: Attribution) -> dict[str, Any]:
-    """Return the fields that a file holds; a function as the target is stored by name."""
-    stored = {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)}
-    if isinstance(attribution.target, Activation):
-        stored["target"] = attribution.target.stored
-    elif callable(attribution.target):
-        stored["target"] = {FUNCTION: function_name(attribution.target)}
-    return stored | {"messages": attribution.messages and vars(attribution.messages)}
 
 
 def _sentences(attribution: Attribution, rows: Sequence[int]) -> list[list[int]]:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
@@ -12,12 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heta_lens._util import storage
-from heta_lens.attribution import Attribution, Result, Scored, ScoredList, stored_fields
+from heta_lens.attribution import Attribution, Result
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.target_kinds import of_logits
-
-FORMAT, VERSION = "heta_lens.span", 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,6 +27,8 @@ class SpanAttribution(Result):
     ``reasoning`` explains the tokens of the model's own reasoning in the same way, if the span was followed through
     the reasoning. Then tokens, words and so on are read from ``through``; ``direct`` reads ``total``.
     """
+
+    kind: ClassVar[str] = "heta_lens.span"
 
     steps: tuple[Attribution, ...]
     tokens: tuple[str, ...]
@@ -116,9 +114,15 @@ class SpanAttribution(Result):
             interactions=None,
         )
 
-    def top(self, k: int = 10, *, special: bool = False) -> ScoredList[Scored]:
-        """Return the k tokens before the span with the highest sums, highest first, as in `Attribution.top`."""
-        return self.summed.top(k, special=special)
+    @property
+    def stored(self) -> dict[str, Any]:
+        steps = {name: [step.stored for step in getattr(self, name)] for name in ("steps", "reasoning")}
+        return {**steps, "tokens": self.tokens}
+
+    @classmethod
+    def of_fields(cls, stored: Mapping[str, Any]) -> "SpanAttribution":
+        steps, reasoning = (tuple(map(Attribution.of_fields, stored[name])) for name in ("steps", "reasoning"))
+        return cls(steps, stored["tokens"], reasoning)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows of `Attribution.to_frame` for each target, with the target and the target's position."""
@@ -127,33 +131,6 @@ class SpanAttribution(Result):
             for step, target in zip(self.steps, self.targets, strict=True)
         ]
         return pd.concat(frames, ignore_index=True)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
-        storage.save(path, FORMAT, VERSION, self._stored)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
-        """Return the span in a file of `save`; raise for foreign and damaged files."""
-        return storage.load(path, FORMAT, VERSION, _of_fields)
-
-    def to_bytes(self) -> bytes:
-        """Return the content of the file that `save` writes."""
-        return storage.to_bytes(FORMAT, VERSION, self._stored)
-
-    @classmethod
-    def of_bytes(cls, raw: bytes, place: str) -> "SpanAttribution":
-        return storage.of_bytes(raw, place, FORMAT, VERSION, _of_fields)
-
-    @property
-    def _stored(self) -> dict[str, Any]:
-        steps = {name: [stored_fields(step) for step in getattr(self, name)] for name in ("steps", "reasoning")}
-        return {**steps, "tokens": self.tokens}
-
-
-def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:
-    steps, reasoning = (tuple(map(Attribution.of_fields, stored[name])) for name in ("steps", "reasoning"))
-    return SpanAttribution(steps, stored["tokens"], reasoning)
 
 
 class Hops(NamedTuple):

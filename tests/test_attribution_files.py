@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from helpers.attributions import of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util import storage
-from heta_lens.attribution import FORMAT, VERSION, stored_fields
+from heta_lens.attribution import VERSION
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -59,7 +59,7 @@ def test_messages_are_saved_too(tmp_path: Path, made: Attribution):
 
 def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
     save_file({"scores": torch.ones(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=rf"model.safetensors is a safetensors file, but not a {FORMAT}"):
+    with pytest.raises(ValueError, match=rf"model.safetensors is a safetensors file, but not a {Attribution.kind}"):
         Attribution.load(tmp_path / "model.safetensors")
 
 
@@ -80,6 +80,6 @@ DAMAGED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("changes", "wrong"), DAMAGED)
 def test_a_damaged_file_is_refused_by_the_field_that_is_wrong(tmp_path: Path, changes: dict[str, Any], wrong: str):
-    storage.save(tmp_path / "a.safetensors", FORMAT, VERSION, stored_fields(uncertain()) | changes)
-    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{wrong}"):
+    storage.save(tmp_path / "a.safetensors", Attribution.kind, VERSION, uncertain().stored | changes)
+    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {Attribution.kind} file: .*{wrong}"):
         Attribution.load(tmp_path / "a.safetensors")

@@ -16,7 +16,8 @@ import heta_lens.prediction.prediction
 from helpers.attributions import START, same
 from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import storage
-from heta_lens.span_attribution import FORMAT, VERSION, hops
+from heta_lens.attribution import VERSION
+from heta_lens.span_attribution import hops
 
 # ----------------------------------------------------------------------------------------------------- span attribution
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")
@@ -88,7 +89,7 @@ def test_a_file_gives_back_everything(span: SpanAttribution, tmp_path: Path) -> 
     "value", [{}, {"steps": [], "tokens": ("a",)}, {"steps": [{}], "tokens": ("a",)}, {"steps": 5}], ids=str
 )
 def test_a_file_that_lacks_what_a_span_needs_is_called_damaged(value: dict[str, Any], tmp_path: Path) -> None:
-    storage.save(tmp_path / "span", FORMAT, VERSION, value)
+    storage.save(tmp_path / "span", heta_lens.SpanAttribution.kind, VERSION, value)
     with pytest.raises(ValueError, match="damaged"):
         heta_lens.SpanAttribution.load(tmp_path / "span")
 

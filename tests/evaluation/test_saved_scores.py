@@ -11,7 +11,6 @@ import torch
 
 from helpers.attributions import attribution, of_chat, uncertain
 from heta_lens import Attribution
-from heta_lens.attribution import stored_fields
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.resuming import opened
@@ -55,7 +54,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_same(one: Attribution, other: Attribution) -> None:
-    different = [name for name, value in stored_fields(one).items() if not same(value, stored_fields(other)[name])]
+    different = [name for name, value in one.stored.items() if not same(value, other.stored[name])]
     assert different == []
 
 

@@ -23,7 +23,7 @@ from helpers.evaluating import recorded
 from heta_lens import Attribution, SpanAttribution
 from heta_lens._util import storage
 from heta_lens._util.storage import OtherKind
-from heta_lens.attribution import VERSION, stored_fields
+from heta_lens.attribution import VERSION
 from heta_lens.cli.flags import PromptFlags
 from heta_lens.data.curated import answer_words
 from heta_lens.data.instance import read_jsonl, record_of
@@ -142,7 +142,7 @@ def stored(kind: str) -> Callable[[Draw, Path], Path]:
 
     def made(draw: Draw, folder: Path) -> Path:
         target = draw.choice([{}, {"target": frozenset((7, 9))}, {"target": (frozenset((7, 9)), 3)}])
-        step: Any = {**stored_fields(draw.choice([uncertain, of_chat])()), **target}
+        step: Any = {**draw.choice([uncertain, of_chat])().stored, **target}
         value = {"steps": [step], "tokens": tuple("abcdefg"), "reasoning": []} if kind.endswith("span") else step
         path = folder / "a.safetensors"
         try:
