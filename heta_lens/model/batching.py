@@ -129,9 +129,9 @@ def choose_batches(
     queries: int,
     keys: int,
     *,
-    products: bool,
+    products: bool = False,
     checkpoint: bool = False,
-    read: int,
+    read: int = 1,
     free: int | None = None,
 ) -> Batches:
     """Choose how many copies of a run of ``queries`` positions on ``keys`` positions to run at once.

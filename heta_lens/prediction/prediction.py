@@ -21,7 +21,7 @@ from heta_lens._util.options import Batch
 from heta_lens._util.python import Lazy
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import Mask, ModelAdapter
-from heta_lens.model.batching import Batches
+from heta_lens.model.batching import Batches, shared_starts
 from heta_lens.model.hooks import EMBED, Hook, ReadAt, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
@@ -206,7 +206,9 @@ class Prediction:
 
     def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""
-        return self.prompt.by_start(positions, stop, start_cost)
+        if not positions:
+            return []
+        return shared_starts(positions, stop, start_cost) if self.resumes else [list(positions)]
 
     @property
     def resumes(self) -> bool:
@@ -215,7 +217,11 @@ class Prediction:
 
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: ReadAt = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Return logits after other ids; the user's hooks see one prompt at a time."""
-        return self.prompt.logits_of(ids, read)
+        if not self.prompt.one_by_one:
+            return self.adapter.run(ids, read=read)
+        places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
+        rows = zip(ids.split(1), places, strict=True)
+        return torch.cat([self.adapter.run(row, read=place, whole=True) for row, place in rows])
 
     @property
     def whole_ids(self) -> Int[Tensor, "pos"]:

@@ -4,23 +4,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import distance
+from heta_lens._util.options import Batch
 from heta_lens._util.work import count, counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, choose_batches, out_of_memory, shared_starts
+from heta_lens.model.batching import Batches, choose_batches, out_of_memory
 from heta_lens.model.hooks import (
     EMBED,
     READ,
     BatchHook,
     Hook,
     KeysValues,
-    ReadAt,
     names_filter,
     note,
     pattern_name,
@@ -178,42 +178,10 @@ class Prompt:
                 self.known_blocks = why_not_alone(self.adapter, self.ids)
         return self.known_blocks
 
-    def batches(
-        self,
-        wanted: int | Literal["auto"],
-        queries: int,
-        *,
-        products: bool = False,
-        checkpoint: bool = False,
-        read: int = 1,
-        free: int | None = None,
-    ) -> Batches:
-        """Choose how many copies of a run of ``queries`` positions to run at once."""
-        return choose_batches(
-            1 if self.one_by_one else wanted,
-            self.adapter.sizes,
-            self.adapter.device,
-            queries,
-            len(self.ids),
-            products=products,
-            checkpoint=checkpoint,
-            read=read,
-            free=free,
-        )
-
-    def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
-        """Group positions whose runs should share a start; one group where a later start saves nothing."""
-        if not positions:
-            return []
-        return [list(positions)] if self.prefix().kept is None else shared_starts(positions, stop, start_cost)
-
-    def logits_of(self, ids: Int[Tensor, "batch pos"], read: ReadAt = (-1,)) -> Float[Tensor, "batch read vocab"]:
-        """Return logits after other ids; the user's hooks see one prompt at a time."""
-        if not self.one_by_one:
-            return self.adapter.run(ids, read=read)
-        places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
-        rows = zip(ids.split(1), places, strict=True)
-        return torch.cat([self.adapter.run(row, read=place, whole=True) for row, place in rows])
+    def batches(self, wanted: Batch, queries: int, **how: Any) -> Batches:
+        """Choose how many copies of a run of ``queries`` positions to run at once, as `choose_batches` does."""
+        wanted, keys = 1 if self.one_by_one else wanted, len(self.ids)
+        return choose_batches(wanted, self.adapter.sizes, self.adapter.device, queries, keys, **how)
 
 
 @dataclass(frozen=True, eq=False)
