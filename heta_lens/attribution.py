@@ -280,8 +280,6 @@ class Attribution(Result):
     messages: Messages | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.diagnostics, Diagnostics):
-            object.__setattr__(self, "diagnostics", Diagnostics.of(self.diagnostics))
         for name, values in {"the score": self.scores, **self.parts, "interactions": self.interactions}.items():
             if isinstance(values, Tensor) and not values.isfinite().all():
                 place = (~values.isfinite()).nonzero()[0].tolist()

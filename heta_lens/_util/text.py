@@ -4,7 +4,6 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import islice, pairwise
 from math import exp, isfinite
 from typing import Any, NamedTuple
@@ -14,8 +13,6 @@ from jaxtyping import Bool
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
-
-from heta_lens._util.files import brief
 
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
 SPACES = re.compile(" {2,}")
@@ -78,12 +75,6 @@ def probability(log_prob: float) -> str:
     if p >= 0.9995 and log_prob < 0:
         return "p > 0.9999" if p > 0.9999 else f"p = {p:.4f}"
     return f"p = {p:.3g}"
-
-
-def short_repr(record: Any) -> str:
-    """Return the ``repr`` of a dataclass, with long values cut short."""
-    shown = (f"{field.name}={brief(getattr(record, field.name))}" for field in fields(record) if field.repr)
-    return f"{type(record).__name__}({', '.join(shown)})"
 
 
 # ------------------------------------------------------------------------------------------------------------- tables

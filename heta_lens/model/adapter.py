@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import check_token, from_end, hint, is_whole
-from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
 from heta_lens.model.batching import Sizes, out_of_memory
 from heta_lens.model.hooks import (
@@ -91,13 +90,10 @@ def check_decoder(model: Any) -> None:
 class ModelAdapter:
     """A live model: ids (or embeddings) in, logits at chosen positions out."""
 
-    model: Any  # a HookedTransformer, or a TransformerBridge
+    model: Any = field(repr=False)  # a HookedTransformer, or a TransformerBridge
     reads: tuple[str, ...] = ()  # hook points whose activations runs return in place of logits; no later block runs
     output_forms: dict[int, OutputForm] = field(default_factory=dict, init=False, repr=False)  # noted by `streams`
     narrow: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # noted by the check of a cache
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     @classmethod
     def of(cls, cache: Any) -> "ModelAdapter":

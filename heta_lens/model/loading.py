@@ -128,7 +128,7 @@ def load_demo_model(kind: Kind | None = None) -> Any:
         if kind == "hooked" or (kind is None and HAS_HOOKED):
             return _hooked(weights, tokenizer)
         options = {"hf_model": weights, "tokenizer": tokenizer, "device": "cpu"}
-        return frozen(TransformerBridge.boot_transformers(str(DEMO), **options).eval())
+        return TransformerBridge.boot_transformers(str(DEMO), **options).eval().requires_grad_(False)
 
 
 def load_model(
@@ -204,7 +204,7 @@ def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
         if tokenizer.bos_token is not None:  # otherwise TransformerLens reads the tokenizer again
             tokenizer.add_bos_token = tokenizer.init_kwargs["add_bos_token"] = True
         model.to(given.get("device") or get_device())
-        return frozen(_bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)}))
+        return _bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)}).requires_grad_(False)
 
     return read_from(str(file), "model", file, read)
 
@@ -224,14 +224,7 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
     check_in_memory(booted)
-    return frozen(booted)
-
-
-def frozen(model: Any) -> Any:
-    """Return the model with parameters that need no gradients: else `run_with_cache` keeps the graph of its run."""
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return model
+    return booted.requires_grad_(False)  # else `run_with_cache` keeps the graph of its run
 
 
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
@@ -254,44 +247,22 @@ def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
 
 
 def _hooked(weights: Any, tokenizer: Any) -> Any:
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens import HookedTransformer
+    from transformer_lens.loading_from_pretrained import get_pretrained_model_config
     from transformer_lens.pretrained.weight_conversions import convert_llama_weights
 
-    config = weights.config
-    size = config.hidden_size // config.num_attention_heads
-    hooked = HookedTransformerConfig(
-        model_name="heta_lens demo",
-        n_layers=config.num_hidden_layers,
-        d_model=config.hidden_size,
-        d_head=size,
-        n_heads=config.num_attention_heads,
-        d_mlp=config.intermediate_size,
-        d_vocab=config.vocab_size,
-        n_ctx=config.max_position_embeddings,
-        act_fn="silu",
-        gated_mlp=True,
-        normalization_type="RMS",
-        final_rms=True,
-        eps=config.rms_norm_eps,
-        positional_embedding_type="rotary",
-        rotary_dim=size,
-        rotary_base=int(config.rope_parameters["rope_theta"]),
-        rotary_adjacent_pairs=False,
-        original_architecture="LlamaForCausalLM",
-        default_prepend_bos=True,
-        init_weights=False,
-        device="cpu",
-    )
+    config = get_pretrained_model_config(str(DEMO), device="cpu", dtype=torch.float32)
+    config.model_name, config.tokenizer_name = "heta_lens demo", None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(hooked, tokenizer=tokenizer)
-    model.load_state_dict(convert_llama_weights(weights, hooked), strict=False)  # buffers are computed
+        model = HookedTransformer(config, tokenizer=tokenizer)
+    model.load_state_dict(convert_llama_weights(weights, config), strict=False)  # buffers are computed
     # The angles of transformers: a frequency that is off by one bit shows after a thousand positions.
-    cosines, sines = weights.model.rotary_emb(torch.zeros(1), torch.arange(hooked.n_ctx)[None])
+    cosines, sines = weights.model.rotary_emb(torch.zeros(1), torch.arange(config.n_ctx)[None])
     for block in model.blocks:
         block.attn.rotary_cos.copy_(cosines[0])
         block.attn.rotary_sin.copy_(sines[0])
-    return frozen(model.eval())
+    return model.eval().requires_grad_(False)
 
 
 # ------------------------------------------------------------------------------------------- models without weights

@@ -71,7 +71,8 @@ def removed(
     """Apply ``read`` after the tokens ``present`` only."""
     ids, nothing = prediction.ids, nothing_left(prediction)
     if nothing is not None:
-        ids, present = led_by(nothing, ids, present, ~present.any(1))
+        ids = torch.cat([ids.new_tensor([nothing]), ids])
+        present = torch.cat([rearrange(~present.any(1), "copy -> copy 1"), present], 1)
     return read_present(prediction, ids, present, read, batches)
 
 
@@ -79,13 +80,6 @@ def nothing_left(prediction: Prediction) -> int | None:
     """Return the token that stands for an empty context."""
     tokenizer = prediction.tokenizer
     return tokenizer.filler if tokenizer.bos is None else tokenizer.bos
-
-
-def led_by(
-    token: int, ids: Int[Tensor, "pos"], present: Bool[Tensor, "copy pos"], where: Bool[Tensor, "copy"]
-) -> tuple[Int[Tensor, "longer"], Bool[Tensor, "copy longer"]]:
-    """Put a token before the context, present in the copies ``where``."""
-    return torch.cat([ids.new_tensor([token]), ids]), torch.cat([rearrange(where, "copy -> copy 1"), present], 1)
 
 
 @torch.no_grad()
