@@ -25,9 +25,8 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.registry import method_of
 from heta_lens.metrics.scores import evidence_positions, ordinary
-from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import MASKED
-from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.masking import Mask, mask_vector, masked_copies
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 
@@ -187,7 +186,7 @@ def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[
     assert isinstance(target, int)
     batches = prediction.batches("auto", length)
     with prediction.running():
-        vector = prediction.mask_vector(mask)
+        vector = mask_vector(prediction, mask)
         for group in prediction.by_start(eligible, length, MASKED):
             start = group[0]
             rerun = prediction.rerun(start, read=[length - 1])

@@ -15,10 +15,10 @@ from heta_lens.attribution import Attribution
 from heta_lens.causal.patching import check_explains, named_as
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
-from heta_lens.model.adapter import Mask
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.plots.html_page import heat
 from heta_lens.prediction.cache import Tokens
+from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.patching import How, Patterns, effects
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale

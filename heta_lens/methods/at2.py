@@ -16,10 +16,11 @@ from heta_lens._util.options import AtLeast, check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
 from heta_lens.methods.base import Scores, WithBos
-from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.loading import DEMO
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.coalitions import each_token, with_only, worths
+from heta_lens.prediction.masking import Mask, check_mask
 from heta_lens.prediction.prediction import Prediction
 
 KIND, VERSION = "heta_lens head weights", 1

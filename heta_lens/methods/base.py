@@ -11,10 +11,10 @@ from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Cost, Diagnostics, sink_mass
 from heta_lens.methods.results import Scores, checked_scores, make_attribution
-from heta_lens.model.adapter import Masking
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import check_gradients
+from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
 from heta_lens.target_kinds import KINDS, Kind, kind_of
@@ -256,7 +256,7 @@ class WithMask(Method):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         if "mask" not in self.without_effect:
-            prediction.mask_vector(self.mask)
+            mask_vector(prediction, self.mask)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,7 +15,7 @@ from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Beams, Writer, beam_search
-from heta_lens.prediction.masking import masked_copies, masked_effects
+from heta_lens.prediction.masking import mask_vector, masked_copies, masked_effects
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -63,7 +63,7 @@ class Gilot(WithMask, WithBatch):
         return Work(forwards=(n + 1) * (1 + ahead) if ahead else n)
 
     def explain(self, prediction: Prediction) -> Scores:
-        vector = prediction.mask_vector(self.mask)
+        vector = mask_vector(prediction, self.mask)
         distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
         batches = prediction.batches(self.batch)
         if self.length == 1:

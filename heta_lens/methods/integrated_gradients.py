@@ -17,11 +17,10 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale, WithSeed
-from heta_lens.model.adapter import Mask, Masking, check_mask
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import likelihood, values_and_gradients, values_and_gradients_of_each
-from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.masking import Mask, Masking, check_mask, mask_vector, masked_copies
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.target_kinds import Kind, members, sides
 
@@ -61,7 +60,7 @@ class PathIntegral(WithBos, WithScale, WithBatch):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        prediction.mask_vector(self.mask_for(prediction))
+        mask_vector(prediction, self.mask_for(prediction))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -166,7 +165,7 @@ def completeness(due: float, reached: float) -> dict[str, float]:
 
 def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:
     """Return the embeddings where the path begins: every token masked."""
-    start = repeat(prediction.mask_vector(mask), "d -> pos d", pos=len(prediction)).clone()
+    start = repeat(mask_vector(prediction, mask), "d -> pos d", pos=len(prediction)).clone()
     if keep_bos and prediction.begins:
         start[0] = prediction.embeddings[0]
     return start
@@ -289,7 +288,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
         """Find the anchors of every token, a few tokens at a time."""
         table = prediction.adapter.embedding_table().to(prediction.embeddings)
         near = min(self.neighbours, len(table) - 1)
-        baseline = prediction.mask_vector(self.mask)
+        baseline = mask_vector(prediction, self.mask)
         search = partial(anchor_words, table, baseline, self.steps, near)
         tokens, places = prediction.ids.unique(return_inverse=True)
         batches = Batches(max(1, AT_ONCE // max(near * table.shape[1], len(table))))

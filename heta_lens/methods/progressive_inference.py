@@ -12,7 +12,7 @@ from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSeed
 from heta_lens.prediction import coalitions
-from heta_lens.prediction.masking import ablated, with_others_masked
+from heta_lens.prediction.masking import ablated, mask_vector, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
@@ -84,7 +84,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         masks = np.ones((self.samples, 1), dtype=bool)
         if players > 1:
             masks = coalitions.random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
-        mask, ends = prediction.mask_vector(self.mask), np.array([[False], [True]]).repeat(players, 1)
+        mask, ends = mask_vector(prediction, self.mask), np.array([[False], [True]]).repeat(players, 1)
         present, all_or_none = (torch.from_numpy(coalitions.still_there(members, which)) for which in (masks, ends))
         batches = prediction.batches(self.batch, read=len(prediction))
         empty, full = ablated(prediction, all_or_none, mask, self.scale, batches).tolist()

@@ -13,11 +13,12 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast
 from heta_lens.methods.base import Scores, WithMask
 from heta_lens.methods.gradients import CleanGradient
-from heta_lens.model.adapter import Masking, ModelAdapter
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
 from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms
 from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import CleanGradients
+from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
@@ -138,7 +139,7 @@ class Gim(ModifiedGradient, WithMask):
                 )
 
     def scores(self, prediction: Prediction, value: float, gradient: Float[Tensor, "pos d"]) -> Scores:  # noqa: ARG002
-        change = prediction.embeddings - prediction.mask_vector(self.mask)
+        change = prediction.embeddings - mask_vector(prediction, self.mask)
         return Scores(einsum(change, gradient, "pos d, pos d -> pos"))
 
 

@@ -15,7 +15,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.text import END, members, sentences
 from heta_lens.methods.base import Scores, WithBatch, WithMask, is_pair, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed
-from heta_lens.prediction.masking import with_others_masked
+from heta_lens.prediction.masking import mask_vector, with_others_masked
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
@@ -114,7 +114,7 @@ class WithSources(WithMask, WithBatch):
         batches = prediction.batches(self.batch)
         if self.ablate == "remove":
             return removed(prediction, present, read, batches)
-        rerun, mask = prediction.rerun(), prediction.mask_vector(self.mask)
+        rerun, mask = prediction.rerun(), mask_vector(prediction, self.mask)
         return with_others_masked(prediction, present, mask, lambda states: read(rerun.logits(states)), batches)
 
     def coalitions(
@@ -141,7 +141,7 @@ class WithSources(WithMask, WithBatch):
         start = int(gone.to(torch.uint8).argmax())
         states, after = prediction.embeddings[start:], gone[start:].to(prediction.embeddings.device)
         if self.ablate == "mask":
-            masked = torch.where(after[:, None], prediction.mask_vector(self.mask), states)
+            masked = torch.where(after[:, None], mask_vector(prediction, self.mask), states)
             return prediction.rerun(start).logits(masked[None])
         states = states[~after]
         if len(states):

@@ -19,7 +19,7 @@ from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, finite_scores, ordinary, rows_of
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.masking import ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction
 
 TENTHS = tuple(share / 10 for share in range(11))
@@ -56,7 +56,7 @@ def curve(
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
     batches = prediction.batches("auto")
     with prediction.running():
-        values = ablated(prediction, ~gone, prediction.mask_vector("zero"), "prob", batches)
+        values = ablated(prediction, ~gone, mask_vector(prediction, "zero"), "prob", batches)
     return Curve(tuple(steps), tuple(values.tolist()))
 
 

@@ -31,7 +31,7 @@ from heta_lens.metrics.scores import (
     with_mean,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import with_others_masked
+from heta_lens.prediction.masking import mask_vector, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 SHARES = tuple(share / 10 for share in range(1, 10))  # of the context, kept by `soft_area`
@@ -167,7 +167,7 @@ def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]
 ) -> Tensor:
     """Return a function of the log-probabilities for every row of tokens whose embeddings are 0."""
-    rerun, nothing = prediction.rerun(), prediction.mask_vector("zero")
+    rerun, nothing = prediction.rerun(), mask_vector(prediction, "zero")
     batches = prediction.batches("auto")
     with prediction.running():
         values = with_others_masked(prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches)

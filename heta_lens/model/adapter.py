@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
-from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heta_lens._util.numerics import tolerance
-from heta_lens._util.options import check_token, from_end, hint, is_whole
+from heta_lens._util.options import from_end, hint, is_whole
 from heta_lens._util.work import count
 from heta_lens.model.batching import Sizes, out_of_memory
 from heta_lens.model.hooks import (
@@ -42,7 +42,7 @@ from heta_lens.model.hooks import (
 )
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
 from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
-from heta_lens.model.tokenizer import StandIn, TokenizerWrapper
+from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weights import is_readable, on_units, quantised_modules, read_output_weights
 
 TRIED = 5  # tokens with which activations are tried
@@ -53,21 +53,6 @@ LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks ar
 
 OutputForm: TypeAlias = int | None
 """The output of a block: the residual stream alone (None), or a tuple of this length that begins with the stream."""
-MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
-Mask: TypeAlias = MaskName | SupportsIndex | Tensor
-"""The replacement of a token's embedding: a name, a token's id or a vector."""
-
-
-def check_mask(name: str, mask: Any) -> None:
-    """Refuse a mask that is neither a known name, a token id nor a vector."""
-    if isinstance(mask, Tensor):
-        if mask.ndim != 1 or not mask.is_floating_point():
-            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
-    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
-        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
-
-
-Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 
 
 def check_decoder(model: Any) -> None:
@@ -239,24 +224,6 @@ class ModelAdapter:
             if module is not None:
                 table = bare(module).forward(table) if watched else module(table)
         return table[0]
-
-    def mask_vector(self, mask: Mask, embeddings: Float[Tensor, "pos d"]) -> Float[Tensor, "d"]:
-        """Return the embedding that replaces a masked token's: zeros, an average, a token's, or the given vector."""
-        if isinstance(mask, Tensor):
-            if len(mask) != embeddings.shape[1]:
-                raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
-            return mask.detach().to(embeddings)
-        if mask == "zero":
-            return torch.zeros_like(embeddings[0])
-        if mask == "mean":
-            return embeddings.mean(0)
-        if mask == "vocab_mean":
-            return self.embedding_table().to(embeddings).mean(0)
-        token = self.tokenizer.stand_in(mask) if mask in ("pad", "space") else index(mask)
-        if token is None:
-            raise ValueError(f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id")
-        check_token("mask", token, self.vocabulary)
-        return self.embedding_table([token])[0].to(embeddings)
 
     def run(
         self,

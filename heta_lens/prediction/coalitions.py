@@ -14,9 +14,8 @@ from scipy.special import comb
 from torch import Tensor
 
 from heta_lens._util.python import extra
-from heta_lens.model.adapter import Mask
 from heta_lens.model.batching import Batches
-from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.masking import Mask, ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
@@ -44,7 +43,7 @@ def with_only(
 ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
     """Return a function from present tokens to the likelihood of the target, with absent tokens masked."""
     batches = prediction.batches(batch)
-    return partial(ablated, prediction, mask=prediction.mask_vector(mask), scale=scale, batches=batches)
+    return partial(ablated, prediction, mask=mask_vector(prediction, mask), scale=scale, batches=batches)
 
 
 def still_there(

@@ -1,7 +1,8 @@
-"""Masked contexts: which tokens are replaced by a mask's embedding, and what is predicted then."""
+"""Masks and masked contexts: the embedding that replaces masked tokens, and what is predicted then."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from operator import index
+from typing import Annotated, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import Divergence
-from heta_lens.model.adapter import Mask
+from heta_lens._util.options import check_token, is_whole
 from heta_lens.model.batching import MASKED, Batches
+from heta_lens.model.tokenizer import StandIn
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
@@ -20,6 +22,42 @@ from heta_lens.target_kinds import Activation
 
 SUBSETS = 32  # random sets of tokens that are masked, beside every single token
 KEEPING = 4  # forwards' worth of keeping a prefix, and of making sure that runs continue from it
+
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
+Mask: TypeAlias = MaskName | SupportsIndex | Tensor
+"""The replacement of a token's embedding: a name, a token's id or a vector."""
+
+
+def check_mask(name: str, mask: Any) -> None:
+    """Refuse a mask that is neither a known name, a token id nor a vector."""
+    if isinstance(mask, Tensor):
+        if mask.ndim != 1 or not mask.is_floating_point():
+            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
+    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
+        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
+
+
+Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
+
+
+def mask_vector(prediction: Prediction, mask: Mask) -> Float[Tensor, "d"]:
+    """Return the embedding that replaces a masked token's: zeros, an average, a token's, or the given vector."""
+    adapter, embeddings = prediction.adapter, prediction.embeddings
+    if isinstance(mask, Tensor):
+        if len(mask) != embeddings.shape[1]:
+            raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
+        return mask.detach().to(embeddings)
+    if mask == "zero":
+        return torch.zeros_like(embeddings[0])
+    if mask == "mean":
+        return embeddings.mean(0)
+    if mask == "vocab_mean":
+        return adapter.embedding_table().to(embeddings).mean(0)
+    token = adapter.tokenizer.stand_in(mask) if mask in ("pad", "space") else index(mask)
+    if token is None:
+        raise ValueError(f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id")
+    check_token("mask", token, adapter.vocabulary)
+    return adapter.embedding_table([token])[0].to(embeddings)
 
 
 def masked_copies(
@@ -64,7 +102,7 @@ def masked_effects(
     its distance from the clean prediction, which is rounding, are 0.
     """
     longest, embeddings = predictions[-1], predictions[-1].embeddings
-    vector, end = longest.mask_vector(mask), len(longest) if stop is None else stop
+    vector, end = mask_vector(longest, mask), len(longest) if stop is None else stop
     positions = range(start, end) if positions is None else positions
     effects = longest.logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
@@ -182,7 +220,7 @@ def set_drops(
 ) -> Float[Tensor, "subset"]:
     """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
     batches = prediction.batches(batch)
-    left = ablated(prediction, ~sets, prediction.mask_vector(mask), "log_prob", batches)
+    left = ablated(prediction, ~sets, mask_vector(prediction, mask), "log_prob", batches)
     return prediction.value - left
 
 
@@ -194,5 +232,5 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask) -> list[float]:
     """
     longest = targets[-1]
     rerun = longest.rerun(read=[len(target) - 1 for target in targets])
-    masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
+    masked = rerun.logits(repeat(mask_vector(longest, mask), "d -> 1 pos d", pos=len(longest)))[0]
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import AtLeast, Batch, check_choice, check_count, chosen_positions
-from heta_lens.model.adapter import Mask, ModelAdapter, check_mask
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import (
     BatchHook,
@@ -32,7 +32,7 @@ from heta_lens.model.hooks import (
 )
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.coalitions import removed
-from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.masking import Mask, ablated, check_mask, mask_vector
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale, check_scale
 
@@ -271,7 +271,7 @@ def effects(
         elif how == "resample":
             likelihoods = resampled(prediction, ~changed, scale, batches, draws, seed)
         else:
-            masked = prediction.mask_vector(mask).expand_as(prediction.embeddings)
+            masked = mask_vector(prediction, mask).expand_as(prediction.embeddings)
             pair = Pair(prediction, source, masked if reference is None else reference.embeddings)
             edges = how == "edge_patch"
             run = edges_patched(pair, frozen=patterns == "frozen") if edges else partial(pair.patched, layer)

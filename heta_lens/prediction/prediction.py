@@ -20,7 +20,7 @@ from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch
 from heta_lens._util.python import Lazy
 from heta_lens._util.text import Span, probability, single_line, tokens_of
-from heta_lens.model.adapter import Mask, ModelAdapter
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches, shared_starts
 from heta_lens.model.hooks import EMBED, Hook, ReadAt, pattern_names, values_names
 from heta_lens.model.lock import holding
@@ -259,10 +259,6 @@ class Prediction:
     def excerpt(self, start: int, stop: int) -> "Prediction":
         """Return the same target, explained by a part of the context as if nothing were around it."""
         return Prediction(self.prompt.excerpt(start, stop), stop - start, self.target)
-
-    def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
-        """Return the embedding that replaces a masked token's."""
-        return self.adapter.mask_vector(mask, self.embeddings)
 
     def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
         """Refuse a NaN or an infinity, naming its token and the component."""

@@ -27,6 +27,7 @@ from heta_lens.plots import page
 from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
 from heta_lens.prediction.generation import continuation
+from heta_lens.prediction.masking import mask_vector
 from heta_lens.prediction.patching import group_members, logits_with
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
@@ -167,7 +168,7 @@ class Answers:
             after = self._same_target(question, before, self._edited(before, change))
             return after.logits, float(after.value)
         if change.how == "mask":
-            layer, other = None, before.mask_vector("zero").expand_as(before.embeddings)
+            layer, other = None, mask_vector(before, "zero").expand_as(before.embeddings)
         else:
             layer = before.adapter.check_layer("layer", change.layer) or None
             other = self._counterfactual(question, tokenized, before, change).states(layer)

@@ -86,9 +86,6 @@ class Toy(Prediction):
     def objective(self, logits: Tensor, log_probs: Tensor | None = None) -> Tensor:
         return logits[..., 0] if logits.shape[-1] == 1 else super().objective(logits, log_probs)
 
-    def mask_vector(self, mask: Any) -> Tensor:
-        return mask if isinstance(mask, Tensor) else torch.zeros_like(self.embeddings[0])
-
     def rerun(
         self, start: Any = 0, *, stop: Any = None, layer: int | None = None, read: Sequence[int] | None = None
     ) -> ToyRerun:

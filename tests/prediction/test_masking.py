@@ -8,17 +8,18 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.model.adapter import ModelAdapter, check_mask
 from heta_lens.prediction.gradients import likelihood
-from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.masking import ablated, check_mask, mask_vector
 
 
 def test_masks_of_padding_and_a_space_are_the_tokenizers() -> None:
-    adapter = ModelAdapter(zoo.bridge("gpt2"))
-    embeddings, table = torch.ones(2, 8), adapter.embedding_table().float()
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 4))
     for mask in ("pad", "space"):
-        token = adapter.tokenizer.stand_in(mask)
-        assert token is not None and torch.equal(adapter.mask_vector(mask, embeddings), table[token])
+        token = prediction.tokenizer.stand_in(mask)
+        assert token is not None and torch.equal(
+            mask_vector(prediction, mask), prediction.adapter.embedding_table()[token]
+        )
 
 
 @pytest.mark.parametrize("mask", ["blank", 1.5, torch.zeros(2, 2), torch.zeros(2, dtype=torch.long)], ids=str)
@@ -35,7 +36,7 @@ def test_masked_copies_equal_whole_runs_wherever_they_begin(build: Any, forwards
     generator = torch.Generator().manual_seed(0)
     present = torch.rand(40, length, generator=generator) < 0.5
     present |= torch.arange(length) < torch.randint(length + 1, (40, 1), generator=generator)  # masked late, or nowhere
-    mask, batches = prediction.mask_vector("zero"), prediction.batches("auto", length)
+    mask, batches = mask_vector(prediction, "zero"), prediction.batches("auto", length)
     with prediction.running():
         states = torch.where(present[..., None], prediction.embeddings, mask)
         expected = torch.cat([likelihood(prediction, one[None], "log_prob") for one in states])

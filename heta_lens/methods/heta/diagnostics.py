@@ -11,7 +11,7 @@ from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts, divisor
-from heta_lens.prediction.masking import MaskedEffects
+from heta_lens.prediction.masking import MaskedEffects, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.target_kinds import kind_of
 
@@ -79,7 +79,7 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
         return
     if not isnan(alike := parts.rank_correlation):
         yield f"rank correlation of the score's two signals: {alike:.2f}"
-    masked = (prediction.embeddings == prediction.mask_vector(options.mask)).all(-1)
+    masked = (prediction.embeddings == mask_vector(prediction, options.mask)).all(-1)
     if equal := int(masked.sum()):
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
     if rounded := int(((parts.information == 0) & ~masked).sum()):

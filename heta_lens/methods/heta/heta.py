@@ -32,7 +32,7 @@ from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.masking import MaskedEffects, masked_effects, whole_drops
+from heta_lens.prediction.masking import MaskedEffects, mask_vector, masked_effects, whole_drops
 from heta_lens.prediction.prediction import Prediction, contrast_ids
 
 
@@ -119,7 +119,7 @@ class Heta(HetaOptions, Method):
             )
         if self.checkpoint and self.probed and (why := prediction.prompt.why_not_alone()):
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
-        prediction.mask_vector(self.mask)
+        mask_vector(prediction, self.mask)
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()
             if self.probed:

@@ -22,7 +22,7 @@ from heta_lens.methods.heta.curvature import (
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.score import Balance, Combine
 from heta_lens.methods.heta.windows import Window, WindowMode, spans_over, windows_of
-from heta_lens.model.adapter import Masking
+from heta_lens.prediction.masking import Masking
 from heta_lens.prediction.prediction import Prediction
 
 Variant: TypeAlias = Literal[
