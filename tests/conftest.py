@@ -121,6 +121,13 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
 
 # What `attribute` and `attribute_span` are asked about, unless a folder has its own.
 @pytest.fixture
+def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let SEA-CoT add few tokens, to models of 64 positions."""
+    for name, text in {"THINK": ".", "CONCLUDE": " is", "QUESTION": ("", " in ", "?")}.items():
+        monkeypatch.setattr(f"heta_lens.methods.sea_cot.{name}", text)
+
+
+@pytest.fixture
 def model() -> Any:
     return zoo.bridge("gpt2")
 

@@ -22,6 +22,7 @@ def scores(model: Any, method: str, ids: torch.Tensor | None = None, **options: 
 
 
 @pytest.mark.sample(quick=3, test=12)
+@pytest.mark.usefixtures("few_words")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_them(method: str) -> None:
     packed, plain = (scores(model, method) for model in quantised.pair("llama", torch.float64))

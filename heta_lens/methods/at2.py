@@ -12,7 +12,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import AtLeast, check_count
+from heta_lens._util.options import check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
 from heta_lens.methods.base import Scores, WithBos
@@ -138,9 +138,7 @@ def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:
 def fit_at2(
     predictions: Iterable[Prediction],
     *,
-    mask: Mask = "zero",
     samples: int = 32,
-    keep: float = 0.5,
     steps: int = 1000,
     seed: int = 0,
     progress: bool | None = None,
@@ -153,17 +151,13 @@ def fit_at2(
 
     Args:
         predictions: a few hundred predictions of one model, made one by one if need be: each is used once.
-        mask: the embedding of a masked token.
         samples: the number of ablations of each prompt, one forward each.
-        keep: the probability that a token stays.
         steps: of the optimiser.
         seed: of the ablations and of the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_count("samples", samples, 2)
     check_count("steps", steps)
-    AtLeast(0.01, below=1.0)("keep", keep)
-    check_mask("mask", mask)
     generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[tuple[Tensor, Tensor]]()
     total = len(predictions) if isinstance(predictions, Sized) else 0
     with working({"predictions": total}, progress) as work:
@@ -171,7 +165,7 @@ def fit_at2(
             adapter = adapter or prediction.adapter
             if prediction.model is not adapter.model:
                 raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
-            measured.append(ablations(prediction, mask, samples, keep, generator))
+            measured.append(ablations(prediction, samples, generator))
             work.advance("predictions", 1)
     if adapter is None or len(measured) < 2:
         raise ValueError(f"weights are fitted to two predictions or more, not to {len(measured)}: give more (--limit)")
@@ -192,16 +186,16 @@ def fit_at2(
 
 @one_at_a_time("prediction")
 def ablations(
-    prediction: Prediction, mask: Mask, samples: int, keep: float, generator: torch.Generator
+    prediction: Prediction, samples: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, "ablation layer head"], Float[Tensor, "ablation"]]:
-    """Mask tokens at random: attention to the tokens that stay less attention to masked tokens, and the log-odds.
+    """Mask half of the tokens at random: attention to the others less attention to masked ones, and the log-odds.
 
     A token that begins the text is never masked.
     """
     tokens = each_token(prediction, keep_bos=True)
-    there = torch.rand(samples, len(tokens), generator=generator) < keep
+    there = torch.rand(samples, len(tokens), generator=generator) < 0.5
     with prediction.running():
-        log_odds = worths(tokens, there.numpy(), with_only(prediction, mask, "log_odds", "auto"))
+        log_odds = worths(tokens, there.numpy(), with_only(prediction, "zero", "log_odds", "auto"))
         attention = attended(prediction).double().cpu()
     signs = torch.where(there, 1.0, -1.0).double()
     attention = attention[..., torch.from_numpy(tokens).double().argmax(1)]

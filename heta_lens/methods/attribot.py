@@ -1,6 +1,5 @@
 """Leaving out a sentence at a time: ARC-JSD (Li 2025), and AttriBoT (Liu 2025) with a cheaper first pass."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -64,18 +63,16 @@ class AttriBot(WithSources):
 
     ``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
 
-    With ``prune_to``, only so many sources (or paragraphs) are kept and measured, in a context that has no others, and
-    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. ``diagnostics`` tell which
-    were ``measured``.
+    With ``prune_to``, only so many sources (or paragraphs, which end at line ends) are kept and measured, in a context
+    that has no others, and the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out.
+    ``diagnostics`` tell which were ``measured``.
 
     - ``prune_to``: how many paragraphs, or with a proxy how many sources, are kept after a first pass; None keeps all
-    - ``paragraph``: how many sources in a row are a paragraph; None ends paragraphs at line ends
     - ``proxy``: a smaller model with the same tokens, loaded, that makes the first pass; without ``prune_to``, its
       scores are the result
     """
 
     prune_to: Annotated[int | None, COUNT] = None
-    paragraph: Annotated[int | None, COUNT] = None
     proxy: Annotated[Any, check_proxy] = None
 
     name: ClassVar = "attribot"
@@ -91,12 +88,6 @@ class AttriBot(WithSources):
         "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again; "
         "of equal first scores the earlier source is kept"
     )
-
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        if self.prune_to is not None and self.proxy is None:
-            return super().without_effect
-        return {**super().without_effect, "paragraph": "prune_to=None, or with a proxy (which prunes sources)"}
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -135,12 +126,9 @@ class AttriBot(WithSources):
         """Return what the first pass leaves out in turn: single sources by a proxy, else paragraphs."""
         if self.proxy is not None:
             return sources
-        if self.paragraph is None:
-            text, spans = prediction.located
-            starts = [visible_span(text, spans[row.argmax()]).start for row in sources]
-            numbers = np.array([text.count("\n", 0, start) for start in starts])
-        else:
-            numbers = np.arange(len(sources)) // self.paragraph
+        text, spans = prediction.located
+        starts = [visible_span(text, spans[row.argmax()]).start for row in sources]
+        numbers = np.array([text.count("\n", 0, start) for start in starts])
         return np.array([sources[numbers == number].any(0) for number in np.unique(numbers)])
 
     def _drops(self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"]) -> Float[np.ndarray, "part"]:

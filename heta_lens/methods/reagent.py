@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.options import COUNT, AtLeast, check_token
+from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import ONE_TOKEN, Scores, WithBatch, WithSeed, refuse_hooks
@@ -26,22 +26,6 @@ Replacer: TypeAlias = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 
 
 # --------------------------------------------------------------------------------------------------------- replacements
-def check_replacer(name: str, value: Any) -> None:
-    if not (callable(value) or (isinstance(value, str) and value in REPLACERS)):
-        raise ValueError(
-            f"{name}={value!r} is not one of {', '.join(REPLACERS)}, nor a function (ids, positions, generator) -> ids"
-        )
-
-
-def replaced(
-    ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], replacer: Replacer, generator: np.random.Generator
-) -> Int[Tensor, "pos"]:
-    """Replace the tokens at these positions."""
-    if not len(positions):
-        return ids
-    return ids.index_put((positions,), torch.as_tensor(replacer(ids, positions, generator)).to(ids))
-
-
 def unigram(prediction: Prediction) -> Replacer:
     """Replace a token by an ordinary token of the same kind, or of any kind if the token itself is not ordinary."""
     kinds = np.array(token_kinds(prediction))
@@ -121,8 +105,7 @@ class Reagent(WithSeed, WithBatch):
     - ``rate``: the probability that a token is replaced in a step
     - ``probes``, ``max_steps``: the number of probes, and the most steps of each
     - ``replacer``: ``unigram``, any token of the same kind (with a leading space or not; letters, digits or signs);
-      ``lm``, what the explained model predicts there; or a function of the context's ids, positions in it and a numpy
-      generator that returns the ids for these positions
+      or ``lm``, what the explained model predicts there
     - ``seed``: of ℓ, the positions and their new tokens
     """
 
@@ -131,7 +114,7 @@ class Reagent(WithSeed, WithBatch):
     rate: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.3
     probes: Annotated[int, COUNT] = 8
     max_steps: Annotated[int, COUNT] = 300
-    replacer: Annotated[Literal["unigram", "lm"] | Callable[..., Any], check_replacer] = "unigram"
+    replacer: Literal["unigram", "lm"] = "unigram"
 
     name: ClassVar = "reagent"
     paper: ClassVar[str] = (
@@ -143,9 +126,7 @@ class Reagent(WithSeed, WithBatch):
     scaled_by: ClassVar = ("max_steps", "probes")
     signed: ClassVar = False
     kinds: ClassVar = ONE_TOKEN
-    adapted: ClassVar = (
-        "by default, tokens are replaced by any of their kind, not by the predictions of a masked language model"
-    )
+    adapted: ClassVar = "by default, tokens of the same kind replace tokens, not predictions of a masked language model"
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -155,7 +136,7 @@ class Reagent(WithSeed, WithBatch):
         return Work(forwards=2 * self.max_steps * self.probes + (self.replacer == "lm"))
 
     def explain(self, prediction: Prediction) -> Scores:
-        replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
+        replacer = REPLACERS[self.replacer](prediction)
         generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
         probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
         batches = prediction.batches(self.batch)
@@ -170,13 +151,10 @@ class Reagent(WithSeed, WithBatch):
 
         def measure(probes: Sequence[Probe], masks: Sequence[Bool[Tensor, "pos"]]) -> Float[Tensor, "2 probe"]:
             """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
-            contexts = [
-                replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator)
-                for probe, mask in zip(probes, masks, strict=True)
-            ]
-            for token in torch.stack(contexts).aminmax():
-                check_token("replacer(ids, positions, generator)", int(token), prediction.adapter.vocabulary)
-            return batches.map(read, torch.stack(contexts), len(prediction)).T
+            contexts = prediction.ids.repeat(len(probes), 1)
+            for context, probe, mask in zip(contexts, probes, masks, strict=True):
+                context[mask] = replacer(prediction.ids, mask.nonzero()[:, 0], probe.generator).to(context)
+            return batches.map(read, contexts, len(prediction)).T
 
         clean = prediction.log_probs[target].exp().cpu().double()
         for _ in range(self.max_steps):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -27,7 +26,8 @@ our out over she should so some such than that the their them then there these t
 what when where which while who why will with would you your
 """
 YES, NO = " Yes", " No"
-EXPLANATION, CLAIM = "{explanation}", "{claim}"
+THINK, CONCLUDE = "\nLet's think step by step.", "\nSo the answer is"  # appended to context and explanation
+QUESTION = "Premise: ", "\nHypothesis: ", "\nDoes the premise entail the hypothesis? Answer:"  # around both texts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,9 +43,8 @@ class SeaCot(WithSeed, WithBatch):
 
     - ``explanations``, ``length``: how many are written, and the most tokens of each
     - ``temperature``, ``top_p``: of sampling; a temperature of 0 takes the likeliest token each time
-    - ``think``, ``conclude``: the text appended to the context, and to the explanation
-    - ``entail``: the question whether an ``{explanation}`` entails a ``{claim}``, to be answered Yes or No; or a
-      function of both texts that returns the probability
+    - ``entail``: a function (explanation, claim) that returns the probability that one entails the other; None asks
+      the explained model a question, which it answers by Yes or No
     - ``seed``: of the sampling
     """
 
@@ -53,11 +52,7 @@ class SeaCot(WithSeed, WithBatch):
     length: Annotated[int, COUNT] = 100
     temperature: Annotated[float | int, AtLeast(0)] = 0.7
     top_p: Annotated[float | int, AtLeast(0.01)] = 0.9
-    think: str = "\nLet's think step by step."
-    conclude: str = "\nSo the answer is"
-    entail: str | Callable[[str, str], float] = (
-        f"Premise: {EXPLANATION}\nHypothesis: {CLAIM}\nDoes the premise entail the hypothesis? Answer:"
-    )
+    entail: Callable[[str, str], float] | None = None
 
     name: ClassVar = "sea_cot"
     paper: ClassVar[str] = (
@@ -72,11 +67,6 @@ class SeaCot(WithSeed, WithBatch):
     adapted: ClassVar = (
         "the authors choose an explanation and score no token; here the explained model itself assesses entailment"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.entail, str) and not all(self.entail.count(name) == 1 for name in (EXPLANATION, CLAIM)):
-            raise ValueError(f"entail={self.entail!r} must have {EXPLANATION} and {CLAIM} in it, each once")
 
     @property
     def random(self) -> bool:
@@ -98,14 +88,14 @@ class SeaCot(WithSeed, WithBatch):
         if prediction.tokenizer.wrapped is None:
             raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")
         encode = prediction.tokenizer.encoder()
-        beside = len(encode(self.think)) + len(encode(self.conclude))
-        if isinstance(self.entail, str):
+        beside = len(encode(THINK)) + len(encode(CONCLUDE))
+        if self.entail is None:
             if encode(YES) == encode(NO):
                 raise ValueError(
                     f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked whether "
                     "one thing entails another: give entail=, a function (explanation, claim) -> probability"
                 )
-            asking = sum(len(encode(text)) for text in re.split(f"{EXPLANATION}|{CLAIM}", self.entail))
+            asking = sum(len(encode(text)) for text in QUESTION)
             # and the answer, a beginning-of-text token and the target
             beside = max(beside, asking + max(len(encode(YES)), len(encode(NO))) + 2)
         way_out = f"make length={self.length} smaller, or shorten the prompt"
@@ -116,7 +106,7 @@ class SeaCot(WithSeed, WithBatch):
 
     def explain(self, prediction: Prediction) -> Scores:
         encode, say = prediction.tokenizer.encoder(), partial(self._log_probs, prediction)
-        think, conclude = encode(self.think), encode(self.conclude)
+        think, conclude = encode(THINK), encode(CONCLUDE)
         written = self._write(prediction, think)
         answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
         hits = [answer == prediction.target for answer in answers.tolist()]
@@ -124,13 +114,10 @@ class SeaCot(WithSeed, WithBatch):
         # the context with the target
         claim = [*prediction.ids[int(prediction.begins) :].tolist(), cast(int, prediction.target)]
         texts, claimed = [readable(prediction, ids) for ids in kept], readable(prediction, claim)
-        if isinstance(self.entail, str):
-            parts, bos = re.split(f"({EXPLANATION}|{CLAIM})", self.entail), prediction.ids[: int(prediction.begins)]
-            asked = [{EXPLANATION: explanation, CLAIM: claim} for explanation in kept]
-            questions = [
-                [*bos.tolist(), *chain.from_iterable(ids[part] if part in ids else encode(part) for part in parts)]
-                for ids in asked
-            ]
+        if self.entail is None:
+            before, between, after = map(encode, QUESTION)
+            begun = [*prediction.ids[: int(prediction.begins)].tolist(), *before]
+            questions = [[*begun, *explanation, *between, *claim, *after] for explanation in kept]
 
             def said(answer: list[int]) -> Float[Tensor, "explanation"]:
                 log_probs = say([[*question, *answer[:-1]] for question in questions], len(answer))

@@ -81,8 +81,6 @@ def halves(text: str) -> list[tuple[int, int]]:
     return [(0, len(text) // 2), (len(text) // 2, len(text))]
 
 
-BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
-
 WITHOUT_EFFECT = [
     ("heta", {"variant": "gs", "probes": 8}, "probes=8 has no effect with variant='gs' (which uses one gradient)"),
     ("heta", {"variant": "transition_only", "balance": "sum"}, "balance='sum' has no effect with variant='transition"),
@@ -94,7 +92,11 @@ WITHOUT_EFFECT = [
     ("context_cite", {"source": "token", "splitter": halves}, "has no effect with source='token' (which splits no"),
     ("progressive_inference", {"samples": 8}, "samples=8 has no effect with passes='single' (it is for passes='mu"),
     ("gilot", {"beams": 4}, "beams=4 has no effect with length=1 (before which no token is written)"),
-    ("sea_cot", {"temperature": 0, "seed": 4, "length": 3, **BRIEF}, "seed=4 has no effect with temperature=0"),
+    (
+        "sea_cot",
+        {"temperature": 0, "seed": 4, "length": 3, "entail": lambda *_: 0.5},
+        "seed=4 has no effect with temperature=0",
+    ),
 ]
 
 

@@ -117,10 +117,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "shapiq": {"source": "token", "ablate": "mask", "samples": 30},
     "progressive_inference": {"passes": "multi", "samples": 6},
     "reagent": {"probes": 2, "max_steps": 3},
-    "sea_cot": {
-        **{"explanations": 40, "length": 12, "temperature": 100, "top_p": 1, "seed": 7},
-        **{"think": ".", "conclude": " is", "entail": "{explanation}{claim}"},
-    },
+    "sea_cot": {"explanations": 40, "length": 12, "temperature": 100, "top_p": 1, "seed": 7},
 }
 """Options with which a method is done soon."""
 

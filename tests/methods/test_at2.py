@@ -90,7 +90,7 @@ def test_the_head_that_decides_gets_the_weight() -> None:
 def test_an_ablation_is_a_run_with_masked_embeddings(build: Any) -> None:
     model = build()
     prediction = predict(model, zoo.prompt(model, 5), 7)
-    found = ablations(prediction, "zero", 3, 0.5, torch.Generator().manual_seed(1))
+    found = ablations(prediction, 3, torch.Generator().manual_seed(1))
     there = torch.rand(3, 5 - int(prediction.begins), generator=torch.Generator().manual_seed(1)) < 0.5
     first = int(prediction.begins)
     for row, features, log_odds in zip(there, *found, strict=True):
@@ -122,8 +122,6 @@ def one(family: str = "gpt2") -> Any:
     ("predictions", "options", "error", "says"),
     [
         ([], {"samples": 1}, ValueError, "samples=1"),
-        ([], {"keep": 1.0}, ValueError, "keep=1.0 must be below 1"),
-        ([], {"mask": "none"}, ValueError, "mask='none'"),
         ([], {}, ValueError, "to two predictions or more, not to 0: give more"),
         ([one, partial(one, "llama")], {}, ValueError, "predictions of one model"),
     ],

@@ -13,8 +13,6 @@ from helpers.asking import explain, predict
 from heta_lens import METHODS, Heta, Method
 from heta_lens._util.options import chosen
 
-BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
-
 RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("heta", {"probes": 2}),
     ("heta", {"variant": "kl_only"}),
@@ -27,7 +25,7 @@ RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("progressive_inference", {}),
     ("progressive_inference", {"passes": "multi", "samples": 4}),
     ("reagent", {"max_steps": 3, "probes": 2}),
-    ("sea_cot", {"length": 6, "explanations": 2, "temperature": 0, **BRIEF}),
+    ("sea_cot", {"length": 6, "explanations": 2, "temperature": 0, "entail": lambda *_: 0.5}),
     ("causal_tracing", {"samples": 2, "layers": 2}),
     ("random", {}),
 ]

@@ -72,6 +72,7 @@ LINEAR = {
 """Methods whose scores of a contrast are the difference of the scores of both tokens."""
 
 N, TARGET = 9, 7
+pytestmark = pytest.mark.usefixtures("few_words")
 METHOD = pytest.mark.parametrize("method", METHODS)
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

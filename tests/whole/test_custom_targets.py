@@ -22,6 +22,7 @@ from heta_lens.target_kinds import KINDS
 N, TARGET, OTHER = 7, 7, 9
 SET = frozenset((TARGET, OTHER))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+pytestmark = pytest.mark.usefixtures("few_words")
 METHOD = pytest.mark.parametrize("method", METHODS)
 
 

@@ -112,7 +112,7 @@ SEVERAL: dict[str, list[dict[str, Any]]] = {
     "gilot": [{}, {"length": 3, "beams": 2}],
     "tdd": [{}, {"direction": "bidirectional"}],
     "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches
-    "sea_cot": [{"explanations": 2, "length": 4, "think": ".", "conclude": " is", "entail": "{explanation}{claim}"}],
+    "sea_cot": [{"explanations": 2, "length": 4, "entail": lambda *_: 0.5}],
 }
 ASKED = [
     *(("heta", {"probes": 3, **options} if "probes" not in options else options) for options in HETA),
