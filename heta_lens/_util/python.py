@@ -2,11 +2,11 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -41,6 +41,25 @@ class Lazy(Sequence[T]):
 
     def __getitem__(self, place: Any) -> Any:
         return self.of(self.places[place])
+
+
+# ------------------------------------------------------------------------------------------------------------ plugins
+def plugins(group: str, taken: Collection[str], make: Callable[[str, Any, str], T]) -> dict[str, T]:
+    """Load what packages register in a group of entry points; what is unusable is left out with a warning.
+
+    ``make`` makes a plugin of the name, the registered object and the package; names that are ``taken`` are unusable.
+    """
+    found: dict[str, T] = {}
+    for entry in entry_points(group=group):
+        package = entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
+        try:
+            if entry.name in taken or entry.name in found:
+                raise ValueError("its name is taken: rename the entry point")
+            found[entry.name] = make(entry.name, entry.load(), package)
+        except Exception as error:  # of any type: the package belongs to somebody else
+            what = f"{entry.name!r} of the package {package} ({entry.value})"
+            warn(f"{what} is left out of {group}: {type(error).__name__}: {error}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- extras

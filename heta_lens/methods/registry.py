@@ -1,15 +1,14 @@
 """Methods and presets by name: HETA, rival methods, and methods of further packages."""
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeAlias
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
-from heta_lens._util.python import warn
+from heta_lens._util.python import plugins
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, Work
 from heta_lens.methods.results import checked_scores
@@ -112,76 +111,40 @@ def as_method(method: Any, name: str = "") -> type[Method]:
 
 # ------------------------------------------------------------------------------------------------------------ registry
 class MethodRegistry(Mapping[str, type[Method]]):
-    """Method classes by name, imported on lookup; listing the names imports nothing.
+    """Method classes by name; a built-in method is imported on lookup, and further packages when names are listed.
 
     Other packages register a `Method` class, or a function ``f(prediction) -> scores``, as an entry point of the group
     ``heta_lens.methods``. A method that cannot be imported, or whose name is taken, is left out with a warning.
     Any object can be named as ``module:object``. `ALIASES` are looked up, and not listed.
     """
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, type[Method]] = {}
+    @cached_property
+    def plugins(self) -> dict[str, tuple[type[Method], str]]:
+        """Methods of further packages, each with the package."""
+        return plugins(GROUP, (*BUILT_IN, *ALIASES), lambda name, given, package: (as_method(given, name), package))
 
     def __getitem__(self, name: str) -> type[Method]:
         name = ALIASES.get(name, name)
-        if name not in self._loaded:
-            if name in BUILT_IN:
-                module, _, kind = BUILT_IN[name].partition(":")
-                self._loaded[name] = getattr(import_module(f"heta_lens.methods.{module}"), kind)
-            elif is_object_name(name):
-                self._loaded[name] = as_method(named_object(name))
-            else:
-                self._loaded[name] = self._of_package(name)
-        return self._loaded[name]
+        if name in BUILT_IN:
+            module, _, kind = BUILT_IN[name].partition(":")
+            return getattr(import_module(f"heta_lens.methods.{module}"), kind)
+        return as_method(named_object(name)) if is_object_name(name) else self.plugins[name][0]
 
     def __iter__(self) -> Iterator[str]:
-        yield from [*BUILT_IN, *self._entry_points]
+        yield from (*BUILT_IN, *self.plugins)
 
     def __len__(self) -> int:
-        return len(BUILT_IN) + len(self._entry_points)
-
-    def items(self) -> ItemsView[str, type[Method]]:
-        """Return the methods that load, by name."""
-        return {name: self[name] for name in list(self) if name in self}.items()
-
-    def values(self) -> ValuesView[type[Method]]:
-        return dict(self.items()).values()
+        return len(BUILT_IN) + len(self.plugins)
 
     def origin(self, name: str) -> str:
         """Return the package of a method."""
         if is_object_name(name):
             return name.partition(":")[0]
-        return "heta_lens" if name in BUILT_IN or name in ALIASES else _package(self._entry_points[name])
+        return "heta_lens" if name in BUILT_IN or name in ALIASES else self.plugins[name][1]
 
     def aliases(self, name: str) -> list[str]:
         """Return the short names of a method."""
         return [alias for alias, full in ALIASES.items() if full == name]
-
-    @cached_property
-    def _entry_points(self) -> dict[str, EntryPoint]:
-        """Entry points of packages, except for names that are taken."""
-        free: dict[str, EntryPoint] = {}
-        for entry in entry_points(group=GROUP):
-            if entry.name in BUILT_IN or entry.name in ALIASES or entry.name in free:
-                owner = _package(free[entry.name]) if entry.name in free else "heta_lens"
-                warn(f"method {entry.name!r} of the package {_package(entry)} is left out: {owner} has that name")
-            else:
-                free[entry.name] = entry
-        return free
-
-    def _of_package(self, name: str) -> type[Method]:
-        """Load a method of another package; drop its name, with a warning, if loading fails."""
-        entry = self._entry_points[name]
-        try:
-            return as_method(entry.load(), name)
-        except Exception as error:  # of any type: the package belongs to somebody else
-            del self._entry_points[name]
-            warn(f"method {name!r} of the package {_package(entry)} cannot be loaded: {type(error).__name__}: {error}")
-            raise KeyError(name) from error
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
 
 
 METHODS = MethodRegistry()

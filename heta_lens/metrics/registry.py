@@ -11,14 +11,13 @@ Without an entry point, such a function is named as ``module:function``.
 """
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
-from importlib.metadata import entry_points
 from typing import Any, get_args
 
 from heta_lens._util.options import hint, is_object_name, named_object
+from heta_lens._util.python import plugins
 from heta_lens.data.instance import Instance
 from heta_lens.metrics import evaluators
 from heta_lens.metrics.metric_case import Better, Metric
@@ -241,18 +240,8 @@ class MetricRegistry(Mapping[str, Metric]):
 
     @cached_property
     def plugins(self) -> dict[str, Metric]:
-        """Metrics of further packages; an unusable metric is left out with a warning."""
-        metrics: dict[str, Metric] = {}
-        for entry_point in entry_points(group=GROUP):
-            origin = entry_point.dist.name if entry_point.dist else entry_point.module
-            try:
-                if entry_point.name in BUILT_INS or entry_point.name in metrics:
-                    raise ValueError("its name is taken by another metric: rename the entry point")
-                metrics[entry_point.name] = as_metric(entry_point.name, entry_point.load(), origin)
-            except Exception as error:
-                described = f"{entry_point.name!r} of {origin} ({entry_point.value})"
-                warnings.warn(f"the metric {described} is left out: {error}", stacklevel=2)
-        return metrics
+        """Metrics of further packages."""
+        return plugins(GROUP, BUILT_INS, as_metric)
 
     def __getitem__(self, name: str) -> Metric:
         name = ALIASES.get(name, name)

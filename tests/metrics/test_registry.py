@@ -11,7 +11,7 @@ import pytest
 from helpers.evaluating import run
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.metrics import METRICS, Metric, registry
+from heta_lens.metrics import METRICS, Metric
 from heta_lens.metrics.registry import (
     BUILT_INS,
     DESCRIPTIONS,
@@ -76,7 +76,7 @@ sideways.better = "sideways"  # type: ignore[attr-defined]
 def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MetricRegistry]:
     def with_entry_points(**named: str) -> MetricRegistry:
         points = [EntryPoint(name, f"{__name__}:{value}", GROUP) for name, value in named.items()]
-        monkeypatch.setattr(registry, "entry_points", lambda group: points if group == GROUP else [])
+        monkeypatch.setattr("heta_lens._util.python.entry_points", lambda group: points if group == GROUP else [])
         return MetricRegistry()
 
     return with_entry_points
