@@ -1,7 +1,7 @@
 """Facts beside the scores: the cost of the scores, the shares of their terms, and their uncertainty."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -11,8 +11,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from heta_lens._util.numerics import Samples
 
 
 @dataclass(frozen=True)
@@ -104,32 +102,6 @@ class Diagnostics(Mapping[str, Any]):
 
 _COSTS = [entry.name for entry in fields(Cost)]
 _FIELDS = [entry.name for entry in fields(Diagnostics) if entry.name not in ("cost", "of_method")]
-
-
-def standard_error(
-    samples: Samples, score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
-) -> Float[Tensor, "pos"] | None:
-    """Return the standard error of ``score(mean of the samples)`` by the delta method; None without two samples.
-
-    Tokens with fewer than two samples have NaN. The function carries each sample through the score's derivative at the
-    mean, which accounts for samples that tokens share or that the score divides by their sum.
-    """
-    if not (samples.counts > 1).any():
-        return None
-    moved = torch.stack(_derivatives(score, samples.mean, samples.deviations))
-    return moved.square().sum(0).sqrt().where(samples.counts > 1, math.nan)
-
-
-def _derivatives(
-    score: Callable[[Tensor], Tensor], at: Float[Tensor, "pos"], directions: Float[Tensor, "sample pos"]
-) -> list[Float[Tensor, "pos"]]:
-    """Return the derivatives of the score along directions, by a second backward pass through the first."""
-    with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        scores = score(at)
-        weights = torch.zeros_like(scores, requires_grad=True)
-        (gradient,) = torch.autograd.grad(scores, at, weights, create_graph=True)
-        return [torch.autograd.grad(gradient, weights, along, retain_graph=True)[0] for along in directions]
 
 
 def term_shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:

@@ -70,10 +70,10 @@ class Energy(NamedTuple):
 class Curvature(Samples):
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for ``entrywise``."""
 
+    cross_talk: Float[Tensor, "pos"]  # taken out of S, where tokens shared HVPs
     readings: Sequence[Readings] = ()  # of every token, where products were read
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
     energy: Energy | None = None  # of a low rank
-    cross_talk: Float[Tensor, "pos"] | None = None  # taken out of S, where tokens shared HVPs
     unsure: int | None = None  # how many tokens the probes did not suffice for, where a tolerance was asked for
 
     @classmethod
@@ -81,7 +81,7 @@ class Curvature(Samples):
         """Make samples of the readings of every token."""
         samples = Samples.uneven([own.samples for own in readings])
         taken = Samples.uneven([own.size for own in readings]).mean - samples.mean
-        return cls(samples.values, samples.counts, readings, pairs, cross_talk=taken if taken.any() else None)
+        return cls(samples.values, samples.counts, taken, readings, pairs)
 
 
 class Products(NamedTuple):
@@ -110,14 +110,13 @@ def estimated_curvature(estimator: "Estimator", tasks: Sequence[Task], parts: Pa
         most = range(getattr(estimator, "probes", 1))
         found = estimator.estimate(task, dict.fromkeys(task.window.scored, most))
         values.append(found.values)
-        taken.append(torch.zeros_like(found.mean) if found.cross_talk is None else found.cross_talk)
+        taken.append(found.cross_talk)
         energies += [] if found.energy is None else [found.energy]
         pairs = found.pairs  # which do not go with several windows
     spans, length = [task.window.scored for task in tasks], len(parts.gate)
     samples, cross_talk = Samples.even(averaged(values, spans, length)), averaged(taken, spans, length)
     energy = Energy(*map(sum, zip(*energies, strict=True))) if energies else None
-    taken_out = cross_talk if cross_talk.any() else None
-    return Curvature(samples.values, samples.counts, pairs=pairs, energy=energy, cross_talk=taken_out)
+    return Curvature(samples.values, samples.counts, cross_talk, pairs=pairs, energy=energy)
 
 
 # ----------------------------------------------------------------------------------------------------------- estimators
@@ -126,7 +125,6 @@ class Estimator(ABC):
     """A kind of curvature; the fields are the options that the estimator reads."""
 
     second_order: ClassVar[bool] = True  # takes HVPs, and so needs second derivatives
-    approximate: ClassVar[bool] = True  # stands for the full method's curvature
     target_agnostic: ClassVar[bool] = False  # is the same for every token that may come next
     why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
     random: ClassVar[bool] = False  # another seed gives other samples
@@ -220,8 +218,6 @@ class ProbedHessian(Probed):
     groups: int | None
     tolerance: float | int | None
 
-    approximate: ClassVar[bool] = False
-
     @property
     def random(self) -> bool:  # type: ignore[override]
         return self.norm == "hutchinson"
@@ -279,8 +275,6 @@ class LastLayersHessian(ProbedHessian):
 
     layers: int
 
-    approximate: ClassVar[bool] = True
-
     def check(self, prediction: Prediction, length: int) -> None:
         if self.layers > prediction.layers:
             raise ValueError(f"layers={self.layers} is more than the {prediction.layers} layers this model has")
@@ -294,7 +288,6 @@ class LastLayersHessian(ProbedHessian):
 class ProbedGaussNewton(ProbedHessian):
     """The Gauss–Newton matrix in the place of H, which is the same for every token that may come next."""
 
-    approximate: ClassVar[bool] = True
     target_agnostic: ClassVar[bool] = True
 
     def check(self, prediction: Prediction, length: int) -> None:

@@ -58,7 +58,7 @@ def score_facts(
         parts_correlation=parts.rank_correlation if product else None,
         share=None if product else term_shares(parts.terms(balance)),
         balanced=None if product else parts.score("sum"),
-        cross_talk=None if curvature is None else curvature.cross_talk,
+        cross_talk=curvature.cross_talk if curvature is not None and curvature.cross_talk.any() else None,
         of_method=own,
     )
 

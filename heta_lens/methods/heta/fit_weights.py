@@ -150,9 +150,6 @@ def held_out_errors(table: pd.DataFrame, fold: Int[Array, "set"]) -> pd.DataFram
 
 def interval(errors: Float[Array, "unit"]) -> dict[str, float]:
     """Return the mean and the range of 95 % of resampled means."""
-    mean = float(errors.mean())
-    if np.ptp(errors) == 0:
-        return {"error": mean, "low": mean, "high": mean}
     resamples = bootstrap((errors,), np.mean, method="percentile", n_resamples=2000, rng=np.random.default_rng(0))
     low, high = map(float, resamples.confidence_interval)
-    return {"error": mean, "low": low, "high": high}
+    return {"error": float(errors.mean()), "low": low, "high": high}

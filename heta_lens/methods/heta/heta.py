@@ -136,15 +136,7 @@ class Heta(HetaOptions, Method):
         return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
-        """Explain predictions that share masked forwards.
-
-        For every token i of a context whose last position T predicts the target:
-
-        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cached activations
-        2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
-        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
-        4. score        M_i · (β S_i + γ I_i)
-        """
+        """Explain predictions that share masked forwards, but not the gate and the curvature."""
         windows = [self.windows(prediction) for prediction in predictions]
         with step() as shared:
             checks = _check_derivatives(self, windows[0][-1])

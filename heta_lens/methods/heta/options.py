@@ -40,11 +40,6 @@ class Recipe(NamedTuple):
     weights: tuple[int, int] | None = None
 
     @property
-    def approximate(self) -> bool:
-        """Whether the variant approximates the full method, rather than leaving out a part."""
-        return self.windowed or (self.estimator is not None and self.estimator.approximate)
-
-    @property
     def reads(self) -> set[str]:
         """The options that the curvature reads."""
         return set() if self.estimator is None else self.estimator.reads()

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.numerics import Samples, powered_ends, student_t
-from heta_lens.diagnostics import rank_correlation, standard_error
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.methods.heta.standard_errors import standard_error
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 Combine: TypeAlias = Literal["sum", "geometric"]
@@ -83,11 +84,10 @@ class Parts:
         return frozenset((sizes > sizes.mean()).nonzero()[:, 0].tolist())
 
     def half_widths(self, balance: Balance) -> Float[Tensor, "pos"]:
-        """Return half of each score's 95 % interval; 0 if no token was probed."""
+        """Return half of each score's 95 % interval."""
         assert self.curvature is not None
         errors, reach = self.standard_errors(balance), student_t(self.curvature.counts).to(self.gate)
-        if errors["scores"] is None or errors["curvature"] is None:
-            return torch.zeros_like(self.gate)
+        assert errors["scores"] is not None and errors["curvature"] is not None, "there are three probes or more"
         if self.combine == "sum":
             return errors["scores"] * reach
         return self.product_half_widths(errors["curvature"] * reach)

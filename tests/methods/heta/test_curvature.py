@@ -15,8 +15,8 @@ from helpers.asking import chunks, explain, relative, signs
 from helpers.heta import check_norms, dense, hessian_from, task_at
 from helpers.odd_models import sure
 from heta_lens._util.numerics import Samples
-from heta_lens.diagnostics import standard_error
 from heta_lens.methods.heta.probes import gaussian, rademacher
+from heta_lens.methods.heta.standard_errors import standard_error
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel

@@ -12,10 +12,10 @@ from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, 
 from helpers.heta import Dense, dense, random_hessian
 from helpers.oracles import every_deal, pair_energies, products_of_groups, shown_by_others
 from heta_lens._util.numerics import Samples
-from heta_lens.diagnostics import standard_error
 from heta_lens.methods.heta.probes import Groups, Readings, check_separable, drawn_groups, gaussian, grouped_products
 from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
+from heta_lens.methods.heta.standard_errors import standard_error
 
 
 @pytest.mark.thorough
