@@ -1,5 +1,6 @@
 """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -79,7 +80,12 @@ class Shapiq(WithSources, WithScale, WithSeed):
             known.update(zip(masks.sum(1).tolist(), values.tolist(), strict=True))
             return values
 
-        estimated = self._estimated(prediction, game, len(sources))
+        try:
+            estimated = self._estimated(prediction, game, len(sources))
+        except (IndexError, ValueError):
+            if len({*known.values()}) != 1:
+                raise
+            estimated = defaultdict[Any, float](float)  # ProxySPEX fails where all values are equal
         values = np.array([estimated[player,] for player in range(len(sources))])
         gap = abs(known[len(sources)] - known[0] - values.sum())  # of the full and the empty coalition
         facts = {"exact": self._exact(len(sources)), "completeness_gap": gap}
