@@ -20,7 +20,6 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.loading import DEMO
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.coalitions import each_token, with_only, worths
-from heta_lens.prediction.masking import Mask, check_mask
 from heta_lens.prediction.prediction import Prediction
 
 KIND, VERSION = "heta_lens head weights", 1
