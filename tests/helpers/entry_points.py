@@ -11,7 +11,7 @@ import heta_lens
 from helpers import zoo
 from helpers.faults import state
 from heta_lens import Prediction, attribute, causal
-from heta_lens.metrics.robustness import cascade
+from heta_lens.metrics.robustness import with_shuffled_weights
 
 TARGET = 7
 METHODS = ["leave_one_out", "integrated_gradients", "attn_lrp", "value_zeroing", "attention_rollout", "lime"]
@@ -91,7 +91,7 @@ class Subject:
 
     def _sanity(self) -> Tensor:
         """With weights that are shuffled for a while."""
-        return torch.tensor([*cascade(self.asked, heta_lens.METHODS["gradient_norm"](), self.given.scores).values()])
+        return with_shuffled_weights(self.asked, heta_lens.METHODS["gradient_norm"]()).scores
 
     def _lazy(self) -> Tensor:
         """What a prediction computes when it is asked for."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+import torch
 
 import heta_lens
 from helpers.attributions import of_chat, uncertain
