@@ -20,6 +20,20 @@ from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.methods.registry import METHODS
 from heta_lens.model.adapter import ModelAdapter
 
+
+class Half:
+    """Any two texts entail each other by one half; with the same name in every process."""
+
+    def __call__(self, *_: object) -> float:
+        return 0.5
+
+    def __repr__(self) -> str:
+        return "half"
+
+
+HALF = Half()
+
+
 N = 24
 
 
@@ -112,7 +126,7 @@ SEVERAL: dict[str, list[dict[str, Any]]] = {
     "gilot": [{}, {"length": 3, "beams": 2}],
     "tdd": [{}, {"direction": "bidirectional"}],
     "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches
-    "sea_cot": [{"explanations": 2, "length": 4, "entail": lambda *_: 0.5}],
+    "sea_cot": [{"explanations": 2, "length": 4, "entail": HALF}],
 }
 ASKED = [
     *(("heta", {"probes": 3, **options} if "probes" not in options else options) for options in HETA),
