@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import oracles, zoo
 from heta_lens import attribute
 from heta_lens.methods.heta.probes import rademacher
@@ -70,7 +70,7 @@ def chunks(positions: Sequence[int], size: int) -> list[list[int]]:
 
 def start_together(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let every ``size`` neighbours share the start of their runs."""
-    monkeypatch.setattr(heta_lens.prediction.prompt, "shared_starts", lambda positions, *_: chunks(positions, size))
+    monkeypatch.setattr(heta_lens.prediction.prediction, "shared_starts", lambda positions, *_: chunks(positions, size))
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -104,6 +104,18 @@ def same(one: heta_lens.Attribution, other: heta_lens.Attribution) -> bool:
 
 N, TARGET = 6, 7
 
+
+class Half:
+    """A judge for SEA-CoT: any two texts entail each other by one half. The ids of tests show its name."""
+
+    def __call__(self, *_: Any) -> float:
+        return 0.5
+
+    def __repr__(self) -> str:
+        return "half"
+
+
+HALF = Half()
 QUICK: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
     "integrated_gradients": {"steps": 4},

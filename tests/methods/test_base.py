@@ -9,23 +9,9 @@ import torch
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import explain, predict
+from helpers.asking import HALF, explain, predict
 from heta_lens import METHODS, Heta, Method
 from heta_lens._util.options import chosen
-
-
-class Half:
-    """Any two texts entail each other by one half; with the same name in every process."""
-
-    def __call__(self, *_: object) -> float:
-        return 0.5
-
-    def __repr__(self) -> str:
-        return "half"
-
-
-HALF = Half()
-
 
 RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("heta", {"probes": 2}),

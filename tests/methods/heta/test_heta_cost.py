@@ -12,27 +12,13 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import QUICK, cache_of, predict
+from helpers.asking import HALF, QUICK, cache_of, predict
 from heta_lens import Heta
 from heta_lens._util.python import quietly
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.methods.registry import METHODS
 from heta_lens.model.adapter import ModelAdapter
-
-
-class Half:
-    """Any two texts entail each other by one half; with the same name in every process."""
-
-    def __call__(self, *_: object) -> float:
-        return 0.5
-
-    def __repr__(self) -> str:
-        return "half"
-
-
-HALF = Half()
-
 
 N = 24
 
