@@ -19,10 +19,10 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
 import heta_lens
 from heta_lens import causal, plots
+from heta_lens._util.html_view import View
 from heta_lens.data import recall
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import evaluate, write_report
-from heta_lens.view import View
 
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

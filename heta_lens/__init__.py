@@ -8,6 +8,7 @@ from heta_lens._util.providers import provide
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
+    from heta_lens._util.presets import PRESETS
     from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.dataset import attribute_dataset
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.prediction.chat import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.prediction.target import activation
-    from heta_lens.presets import PRESETS
     from heta_lens.reliance import ContextReliance, context_reliance
     from heta_lens.span_attribution import SpanAttribution
     from heta_lens.web import app
@@ -79,7 +79,7 @@ _NAMES = {
     "methods.cost": ("estimate_memory",),
     "methods.heta.fit_weights": ("fit_weights",),
     "methods.heta.heta": ("Heta",),
-    "presets": ("PRESETS",),
+    "_util.presets": ("PRESETS",),
     "methods.registry": ("METHODS", "preset"),
     "model.hooks": ("lean_names_filter", "names_filter"),
     "model.loading": ("load_demo_model", "load_model"),

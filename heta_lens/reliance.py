@@ -15,6 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from heta_lens._util.files import brief
+from heta_lens._util.html_view import View
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_at_least, check_token, is_whole
 from heta_lens._util.text import tokens_of
@@ -30,7 +31,6 @@ from heta_lens.prediction.chat import ChatPrompt, PromptLike, read_prompt
 from heta_lens.prediction.generation import continuation
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 Context: TypeAlias = str | tuple[SupportsIndex, SupportsIndex]
 

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from heta_lens._util.target_kinds import of_logits
 from heta_lens.attribution import Attribution, Result
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.target_kinds import of_logits
 
 
 @dataclass(frozen=True, eq=False, repr=False)

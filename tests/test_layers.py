@@ -13,7 +13,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 FLOORS = [
     {"_util"},
     {"model"},
-    {"diagnostics", "target_kinds", "presets", "view"},
+    {"diagnostics"},
     {"attribution"},
     {"span_attribution"},
     {"prediction"},

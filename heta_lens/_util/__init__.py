@@ -1,6 +1,7 @@
 """Helpers without knowledge of models.
 
-`options` checks options, `files` and `storage` read and write files, `text` handles
+`options` checks options, `presets` names settings, `files` and `storage` read and write files, `text` handles
 spans, tables and safe printing, `numerics` has tolerances, divergences and sample statistics, `work` counts work and
-shows progress, `python` has versions, extras and warnings, and `providers` holds what lower floors call of upper ones.
+shows progress, `target_kinds` describes targets, `python` has versions, extras and warnings, `html_view` shows HTML,
+and `providers` holds what lower floors call of upper ones.
 """

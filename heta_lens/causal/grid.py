@@ -9,10 +9,10 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.html_page import heat
-from heta_lens.view import View
 
 NOTHING_LOST = "nothing was lost: the target is as likely in the clean run as in the corrupted one"
 

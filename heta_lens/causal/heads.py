@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.work import working
@@ -21,7 +22,6 @@ from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.patching import cells_of_heads, check_reading, noted, patched
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
-from heta_lens.view import View
 
 Fill: TypeAlias = Literal["zero", "mean"]
 

@@ -15,6 +15,7 @@ import torch
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
+from heta_lens._util.target_kinds import described
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.causal.grid import NOTHING_LOST, Grid
@@ -26,7 +27,6 @@ from heta_lens.prediction.cache import Activations, Tokens, check_causal
 from heta_lens.prediction.patching import cells_of_heads, check_reading, noted, patched, site_name, values_put
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
-from heta_lens.target_kinds import described
 
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
+from heta_lens._util.target_kinds import of_logits
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
 from heta_lens.causal.patching import check_explains, named_as
@@ -22,8 +24,6 @@ from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.patching import How, Patterns, effects
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
-from heta_lens.target_kinds import of_logits
-from heta_lens.view import View
 
 Z95 = 1.959964  # the 97.5 % point of the normal distribution
 FEWEST_TOKENS = 4  # with an interval

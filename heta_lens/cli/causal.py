@@ -14,7 +14,7 @@ from heta_lens.cli.questions import Question, ReadPrompt, TargetFlags, read_by, 
 from heta_lens.cli.views import Files, Top, show_table
 
 if TYPE_CHECKING:
-    from heta_lens.view import View
+    from heta_lens._util.html_view import View
 
 causal = typer.Typer(help="Patch activations, and read the prediction.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)

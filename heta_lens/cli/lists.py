@@ -115,8 +115,8 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
 
     Says what each does, what it costs, and what its scores mean.
     """
+    from heta_lens._util.presets import PRESETS
     from heta_lens.methods.registry import ALIASES, METHODS, method_of
-    from heta_lens.presets import PRESETS
 
     if name is not None and name in PRESETS:
         preset = {"name": name, **PRESETS[name]._asdict(), "example": EXAMPLE.format(name)}

@@ -60,8 +60,8 @@ class Question:
 
     def check(self, method: "Method") -> None:
         """Refuse a method without support for the kind of target, before a model is loaded."""
+        from heta_lens._util.target_kinds import function_name, kind_of
         from heta_lens.methods.base import refusal
-        from heta_lens.target_kinds import function_name, kind_of
 
         if (kind := kind_of(self.target)) not in method.takes:
             raise refusal(method, kind, function_name(self.target) if callable(self.target) else self.target)

@@ -19,8 +19,8 @@ from heta_lens.cli.flags import given, used
 from heta_lens.cli.questions import Explained
 
 if TYPE_CHECKING:
+    from heta_lens._util.html_view import View
     from heta_lens.attribution import Scored
-    from heta_lens.view import View
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], **how: Any) -> None:

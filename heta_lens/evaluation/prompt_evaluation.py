@@ -20,6 +20,7 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
+from heta_lens._util.presets import as_preset, method_and_options
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import SPANS, Instance
@@ -38,7 +39,6 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.weights import fingerprint
 from heta_lens.prediction.chat import REPLY, ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.presets import as_preset, method_and_options
 
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
 

@@ -7,6 +7,7 @@ from inspect import cleandoc
 from typing import Annotated, Any, ClassVar
 
 from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, is_whole, settings
+from heta_lens._util.target_kinds import KINDS, Kind, kind_of
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Cost, Diagnostics, sink_mass
@@ -17,7 +18,6 @@ from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
-from heta_lens.target_kinds import KINDS, Kind, kind_of
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from heta_lens._util.target_kinds import Activation, described
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution, Contract
 from heta_lens.methods.base import Method
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.titles_and_notes import score_formula
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.target_kinds import Activation, described
 
 FIXED = {
     "gradient": "the weights and the other tokens; attention and norms move with the embeddings",

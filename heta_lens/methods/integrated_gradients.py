@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind, members, sides
 from heta_lens._util.work import Work, count
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithScale, WithSeed
@@ -22,7 +23,6 @@ from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import likelihood, values_and_gradients, values_and_gradients_of_each
 from heta_lens.prediction.masking import Mask, Masking, check_mask, mask_vector, masked_copies
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.target_kinds import Kind, members, sides
 
 TARGETS = 16  # that share the points of a path
 AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
+from heta_lens._util.presets import PRESETS, as_preset, method_and_options
 from heta_lens._util.python import plugins
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, Work
 from heta_lens.methods.results import checked_scores
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.presets import PRESETS, as_preset, method_and_options
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
 """A name, a ready method, or a function of a prediction that returns scores."""

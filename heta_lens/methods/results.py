@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map_only
 
 from heta_lens._util.files import brief
 from heta_lens._util.python import versions
+from heta_lens._util.target_kinds import Activation, Side, members, sides
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import joint_logit
-from heta_lens.target_kinds import Activation, Side, members, sides
 
 CANDIDATES = 5  # next tokens that an attribution keeps
 

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.target_kinds import Kind, Side, sides
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, refuse_hooks
 from heta_lens.prediction.coalitions import read_present
 from heta_lens.prediction.prediction import Prediction, runner_up
 from heta_lens.prediction.target import joint_logit
-from heta_lens.target_kinds import Kind, Side, sides
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

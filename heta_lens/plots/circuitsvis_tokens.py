@@ -7,10 +7,10 @@ from itertools import compress
 import torch
 from torch.nn.functional import pad
 
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import ColouredScores, deepest, hidden_in, share_note
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 
 def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:

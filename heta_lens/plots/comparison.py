@@ -9,6 +9,8 @@ from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
+from heta_lens._util.html_view import View
+from heta_lens._util.presets import as_preset
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
@@ -18,9 +20,7 @@ from heta_lens.plots.html_page import HINT, Values, facts, fragment, json_text
 from heta_lens.plots.latex import latex_of
 from heta_lens.plots.scales import last_row
 from heta_lens.plots.titles_and_notes import headline, predicted, question
-from heta_lens.presets import as_preset
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 Named: TypeAlias = Mapping[str, Attribution | SpanAttribution]
 

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import ColouredText, without_space
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink, tint
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

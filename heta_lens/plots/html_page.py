@@ -14,6 +14,7 @@ from markupsafe import Markup
 from torch import Tensor
 from torch.nn.functional import pad
 
+from heta_lens._util.html_view import View, html_from
 from heta_lens._util.options import check_choice
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
@@ -22,7 +23,6 @@ from heta_lens.plots.latex import latex
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, part_name, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View, html_from
 
 CONTROLS = ("random", "recency")
 MEANINGS = {

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.presets import as_preset
+from heta_lens._util.target_kinds import Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import percent, share_note, token_at
-from heta_lens.presets import as_preset
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.target_kinds import Side, described, of_logits, sides
 
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"

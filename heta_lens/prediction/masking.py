@@ -12,13 +12,13 @@ from torch import Tensor
 
 from heta_lens._util.numerics import Divergence
 from heta_lens._util.options import check_token, is_whole
+from heta_lens._util.target_kinds import Activation
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.tokenizer import StandIn
 from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import Scale, log_softmax
-from heta_lens.target_kinds import Activation
 
 SUBSETS = 32  # random sets of tokens that are masked, beside every single token
 KEEPING = 4  # forwards' worth of keeping a prefix, and of making sure that runs continue from it

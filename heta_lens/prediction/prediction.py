@@ -19,6 +19,7 @@ from torch import Tensor
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch
 from heta_lens._util.python import Lazy
+from heta_lens._util.target_kinds import Activation, Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches, shared_starts
@@ -43,7 +44,6 @@ from heta_lens.prediction.target import (
     resolve,
     values_of,
 )
-from heta_lens.target_kinds import Activation, Target, any_of, described, function_name, members, sides
 
 
 @dataclass(frozen=True, eq=False)

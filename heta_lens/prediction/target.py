@@ -13,9 +13,7 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_token, is_whole
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import out_of_memory
-from heta_lens.target_kinds import (
+from heta_lens._util.target_kinds import (
     Activation,
     SavedFunction,
     Side,
@@ -24,6 +22,8 @@ from heta_lens.target_kinds import (
     function_name,
     members,
 )
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import out_of_memory
 
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
 Token: TypeAlias = SupportsIndex | str

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_token, keywords
+from heta_lens._util.target_kinds import Activation, members, sides
 from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
@@ -32,8 +34,6 @@ from heta_lens.prediction.patching import group_members, logits_with
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.target_kinds import Activation, members, sides
-from heta_lens.view import View
 from heta_lens.web.requests import Change, Question, target_of
 
 Result: TypeAlias = Attribution | SpanAttribution

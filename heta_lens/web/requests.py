@@ -11,10 +11,10 @@ from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import hint
+from heta_lens._util.presets import PRESETS
 from heta_lens._util.storage import only_vector, reason
 from heta_lens.methods.registry import METHODS
 from heta_lens.prediction.target import activation
-from heta_lens.presets import PRESETS
 
 RECOMMENDED = {
     "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "

@@ -25,8 +25,8 @@ from heta_lens._util.options import (
     named_object,
 )
 from heta_lens._util.storage import check_record
+from heta_lens._util.target_kinds import SavedFunction, Target, kind_of, sides
 from heta_lens.methods.registry import method_of
-from heta_lens.target_kinds import SavedFunction, Target, kind_of, sides
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from helpers.asking import predict
 from helpers.attributions import attribution
 from heta_lens import METHODS, plots
 from heta_lens._util import python
+from heta_lens._util.html_view import View
 from heta_lens._util.python import EXTRAS, check_extra, extra
-from heta_lens.view import View
 
 
 def test_a_warning_names_the_line_that_called_heta_lens(request: pytest.FixtureRequest) -> None:

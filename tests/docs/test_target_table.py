@@ -6,7 +6,7 @@ import pytest
 
 from helpers import ROOT
 from heta_lens import METHODS
-from heta_lens.target_kinds import KINDS
+from heta_lens._util.target_kinds import KINDS
 
 PAGE = (ROOT / "docs" / "methods.md").read_text()
 TABLE = re.search(r"## Which targets\n.*?(\| method .*?)\n\n", PAGE, re.DOTALL)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
-from heta_lens.view import View
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

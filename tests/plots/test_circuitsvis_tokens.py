@@ -17,8 +17,8 @@ import heta_lens.plots
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.attributions import attribution
+from heta_lens._util.html_view import View
 from heta_lens.plots.circuitsvis_tokens import circuitsvis
-from heta_lens.view import View
 
 MARKUP = ["<bos>", "<s>", "</s>", "<b>", "<script>x</script>", "</script>", "<!--", "<img/src/onerror=alert(1)>", "a<b"]
 MARKUP += ["<?", "&amp;", "&lt;b&gt;", "&copy"]

@@ -15,6 +15,7 @@ from helpers.attributions import SCORES, of_chat, printed, uncertain
 from helpers.attributions import attribution as plain
 from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
 from heta_lens import plots
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.html_page import (
@@ -28,7 +29,6 @@ from heta_lens.plots.html_page import packed_matrix as matrix
 from heta_lens.plots.html_page import with_answer as whole_text
 from heta_lens.plots.titles_and_notes import headline, kicker, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 # ------------------------------------------------------------------------------------------------------------ html page
 CODE, DATA = 60_000, 80  # bytes: of a page without data, and of what a token adds beside its letters

@@ -13,11 +13,11 @@ import heta_lens
 from helpers.attributions import attribution, of_chat
 from helpers.browser import DARK, chips, needs_browser, run, written
 from heta_lens import plots
+from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics, rank_correlation
 from heta_lens.plots.html_page import heat
 from heta_lens.span_attribution import SpanAttribution
-from heta_lens.view import View
 
 pytestmark = [needs_browser, pytest.mark.slow]
 

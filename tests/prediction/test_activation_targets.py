@@ -11,7 +11,7 @@ import heta_lens
 from helpers import oracles, zoo
 from helpers.asking import cache_of, hooked, missing, plain_embeddings, refusal, relative, signs
 from heta_lens import activation, attribute, attribute_batch, attribute_span
-from heta_lens.target_kinds import function_name
+from heta_lens._util.target_kinds import function_name
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.both_lines]
 STREAM = "blocks.0.hook_resid_post"

@@ -16,8 +16,8 @@ from helpers import oracles, zoo
 from helpers.asking import QUICK, cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from helpers.heta import oracle_gate
 from heta_lens import METHODS, Attribution, causal
+from heta_lens._util.target_kinds import KINDS
 from heta_lens.metrics import Drops, curve
-from heta_lens.target_kinds import KINDS
 
 N, TARGET, OTHER = 7, 7, 9
 SET = frozenset((TARGET, OTHER))

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from heta_lens._util.html_view import html_from
 from heta_lens._util.text import legible
-from heta_lens.view import html_from
 
 INK, QUIET, PAPER = "#222222", "#777777", "#ffffff"  # colours of figures that a page replaces by its own colours
 LONG = 40  # characters of a cell without line breaks

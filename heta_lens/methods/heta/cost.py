@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import ceil
 
+from heta_lens._util.presets import CAREFUL
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method
 from heta_lens.methods.heta.options import HetaOptions
@@ -10,7 +11,6 @@ from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
-from heta_lens.presets import CAREFUL
 
 GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 

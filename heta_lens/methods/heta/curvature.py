@@ -23,6 +23,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from heta_lens._util.numerics import Samples
+from heta_lens._util.target_kinds import kind_of
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
     Pairs,
@@ -43,7 +44,6 @@ from heta_lens.model.batching import Batches, per_product
 from heta_lens.prediction.gradients import clean_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
-from heta_lens.target_kinds import kind_of
 
 Support: TypeAlias = Literal["block", "row"]
 BlockNorm: TypeAlias = Literal["hutchinson", "entrywise"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from heta_lens._util.target_kinds import kind_of
 from heta_lens.diagnostics import Diagnostics, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.curvature import Curvature
@@ -13,7 +14,6 @@ from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts, divisor
 from heta_lens.prediction.masking import MaskedEffects, mask_vector
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.target_kinds import kind_of
 
 # Options that make it another score, where they are not the default.
 IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "norm", "flow"}

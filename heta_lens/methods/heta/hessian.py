@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.target_kinds import TargetFunction, function_name
 from heta_lens._util.work import count
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.gradients import vector_jacobian_products
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import values_of
-from heta_lens.target_kinds import TargetFunction, function_name
 
 Places: TypeAlias = int | slice
 """Positions at which directions have entries: one position, or several in a row."""
