@@ -132,6 +132,8 @@ def estimate(
     """
     explain = method_of(method, options)
     if isinstance(position, slice):
+        if attention_mask is not None or position.step is not None:
+            raise ValueError(f"position={position} is a span of one prompt: leave attention_mask= and a step out")
         reasoning, answer = span_predictions(cache, position.start, position.stop, target, through, tokens)
         return estimated(explain, [*reasoning, *answer], memory, together=True)
     if through is not None:

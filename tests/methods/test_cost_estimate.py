@@ -122,3 +122,6 @@ def test_what_cannot_be_explained_cannot_be_estimated() -> None:
         estimate(model, ids, variant="ls", layers=3)
     with pytest.raises(ValueError, match=r"through=\(1, 2\) follows a span: give its place too"):
         estimate(model, ids, through=(1, 2))
+    for where in ({"position": slice(2, 4, 2)}, {"position": slice(2, 4), "attention_mask": torch.ones(1, 5)}):
+        with pytest.raises(ValueError, match=r"position=slice\(2, 4, .*\) is a span of one prompt"):
+            estimate(model, ids, **where)
