@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens._util.presets import PRESETS
     from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
     from heta_lens.attribution import Attribution
-    from heta_lens.evaluation.dataset import attribute_dataset
+    from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.evaluation.saved_scores import SavedScores, load_scores
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.methods.base import Method
@@ -72,7 +72,7 @@ __all__ = [
 _NAMES = {
     "api": ("attribute", "attribute_batch", "attribute_span", "estimate"),
     "attribution": ("Attribution",),
-    "evaluation.dataset": ("attribute_dataset",),
+    "evaluation.runner": ("attribute_dataset",),
     "evaluation.saved_scores": ("SavedScores", "load_scores"),
     "methods.at2": ("fit_at2",),
     "methods.base": ("Method",),

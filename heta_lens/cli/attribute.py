@@ -141,7 +141,7 @@ def attribute_prompts(
     out = out.expanduser()
     from heta_lens._util.files import RUN
     from heta_lens._util.options import assignments
-    from heta_lens.evaluation.dataset import attribute_dataset
+    from heta_lens.evaluation.runner import attribute_dataset
     from heta_lens.model.loading import load_model
 
     load, distribution = loading.options(), workers.options()
