@@ -20,7 +20,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"groups": None},
     {"support": "row"},
     {"interactions": True},
-    {"tolerance": 0.5},
     {"variant": "lr"},
     {"variant": "ls", "layers": 1},
     {"variant": "gs"},
@@ -28,6 +27,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"variant": "win", "window": 4, "overlap": 0.5},
     {"variant": "kl_only"},
 ]
+OPTIONS = QUICK | {"sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5}}
 Pair = tuple[Any, Any, torch.Tensor]
 
 
@@ -60,7 +60,7 @@ def test_heta(pair: Pair, options: dict[str, Any]) -> None:
 @pytest.mark.sample(quick=2, test=4)
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "heta"])
 def test_every_other_method(pair: Pair, method: str) -> None:
-    options = QUICK.get(method, {})
+    options = OPTIONS.get(method, {})
     with doubts_allowed():
         check_same(pair, lambda cache: heta_lens.attribute(cache, tokens=pair[2], method=method, **options).scores)
 
@@ -110,7 +110,7 @@ def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.mark.sample(quick=1, test=6)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_with_a_layer_on_the_disk(offloaded: Pair, method: str) -> None:
-    options = QUICK.get(method, {})
+    options = OPTIONS.get(method, {})
     with doubts_allowed():
         check_same(
             offloaded, lambda cache: heta_lens.attribute(cache, tokens=offloaded[2], method=method, **options).scores

@@ -89,7 +89,8 @@ def traced(
     for embeddings in noisy:
         streams = noted(prediction, {*map(adapter.stream_name, begins)}, embeddings[None])
         for row, begin in zip(names, begins, strict=True):
-            states, put_back = streams[adapter.stream_name(begin)][0], dict.fromkeys(row, cells)
+            states = streams[adapter.stream_name(begin)][0].to(embeddings.device)
+            put_back = dict.fromkeys(row, cells)
             restored.append(patched(prediction, put_back, clean, read, batches, states=states, layer=begin))
         low.append(read(logits_with(prediction, {}, embeddings[None])))
     return rearrange(torch.stack(restored), "(sample row) pos -> sample row pos", row=len(rows)), torch.cat(low)

@@ -35,7 +35,8 @@ def unigram(prediction: Prediction) -> Replacer:
     def draw(
         ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
     ) -> Int[Tensor, "place"]:
-        return torch.tensor([int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()])
+        tokens = [int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()]
+        return torch.tensor(tokens, dtype=torch.long)
 
     return draw
 

@@ -23,7 +23,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def subjects() -> dict[str, Subject]:
     return {kind: Subject(build()) for kind, build in KINDS.items()}
 

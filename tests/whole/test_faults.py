@@ -46,7 +46,7 @@ def drawn(kind: str, call: str, generator: random.Random) -> tuple[int, type[Bas
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(unchecked: None) -> Iterator[None]:  # noqa: ARG001
     """A model that was left changed is not used again."""
     yield
     if any(changed(subject(kind)) for kind in KINDS):
