@@ -351,7 +351,7 @@ class Attribution(Result):
         error, probes = self.standard_errors.get("scores"), self.diagnostics.probes
         if error is None or probes is None:
             raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
-        reach = student_t(torch.as_tensor(probes).expand(len(error)), confidence).to(error)
+        reach = student_t(probes, confidence)
         if self.options.get("combine") == "geometric" and "curvature" in self.parts:
             power = self.options["beta"] / (self.options["beta"] + self.options["gamma"])
             mean, spread = self.parts["curvature"], torch.as_tensor(self.standard_errors["curvature"])
@@ -359,7 +359,7 @@ class Attribution(Result):
         return self.scores - reach * error, self.scores + reach * error
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per token: position, score, parts with standard errors, number of probes, and text span.
+        """Return a row per token: position, score, parts with standard errors, and text span.
 
         Columns keep their names in every variant: with ``variant="gs"``, ``curvature`` holds the squared gradient.
         """
@@ -372,8 +372,6 @@ class Attribution(Result):
         for name, error in self.standard_errors.items():
             if error is not None and name != "interactions":
                 columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
-        if isinstance(probes := self.diagnostics.probes, Tensor):
-            columns["probes"] = probes.tolist()
         columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
         if self.messages is not None:
             owners = pd.Series(self.messages.owners.tolist(), dtype="Int64")
@@ -426,8 +424,8 @@ def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"]) -> Attribution:
     """Return the attribution of the tokens in ``keep``, without further diagnostics per token."""
     known = {name: fact for name, fact in attribution.diagnostics.items() if name not in ROW_DIAGNOSTICS}
-    for name in {"standard_errors", "probes"} & known.keys():
-        known[name] = _rows(known[name], keep)
+    if "standard_errors" in known:
+        known["standard_errors"] = _rows(known["standard_errors"], keep)
     known["left_out"] = known.get("left_out", 0) + int((~keep).sum())
     pairs, messages = attribution.interactions, attribution.messages
     return replace(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -59,7 +59,7 @@ class Diagnostics(Mapping[str, Any]):
     share: Mapping[str, float] | None = None
     parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None
-    probes: int | Int[Tensor, "pos"] | None = None
+    probes: int | None = None
     standard_errors: Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None] | None = None
     cross_talk: Float[Tensor, "pos"] | None = None
     additivity_gap: float | None = None

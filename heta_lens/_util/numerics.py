@@ -1,16 +1,14 @@
-"""Numerical helpers: finiteness, tolerances, divergences, sample statistics, and rounded shares."""
+"""Numerical helpers: finiteness, tolerances, divergences, intervals, and rounded shares."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import ceil, floor
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.special import stdtrit
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 
 def check_finite(values: Float[Tensor, "..."], message: Callable[[int, float], str], axis: int = 0) -> None:
@@ -86,36 +84,6 @@ DIVERGENCES: dict[Direction, Divergence] = {
 }
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Samples per token: the first ``counts`` entries of each column of ``values``; the rest is 0."""
-
-    values: Float[Tensor, "sample pos"]
-    counts: Int[Tensor, "pos"]
-
-    @classmethod
-    def even(cls, values: Float[Tensor, "sample pos"]) -> "Samples":
-        """Create samples with equal counts."""
-        return cls(values, torch.full_like(values[0], len(values), dtype=torch.long))
-
-    @classmethod
-    def uneven(cls, drawn: Sequence[Float[Tensor, "_"]]) -> "Samples":
-        counts = torch.tensor(list(map(len, drawn)), device=drawn[0].device)
-        return cls(pad_sequence(list(drawn)), counts)
-
-    @property
-    def mean(self) -> Float[Tensor, "pos"]:
-        """The mean per token, and 0 for tokens without samples."""
-        return self.values.sum(0) / self.counts.clamp(min=1)
-
-    @property
-    def deviations(self) -> Float[Tensor, "sample pos"]:
-        """Deviations from the mean, scaled so that the squares sum to the squared standard error."""
-        rows = torch.arange(len(self.values), device=self.counts.device)[:, None]
-        own = torch.where(rows < self.counts, self.values - self.mean, 0)
-        return own / (self.counts * (self.counts - 1)).clamp(min=1).sqrt().to(own)
-
-
 def powered_ends(
     scores: Float[Tensor, "*#pos"],
     mean: Float[Tensor, "*#pos"],
@@ -128,10 +96,9 @@ def powered_ends(
     return torch.minimum(one, other), torch.maximum(one, other)
 
 
-def student_t(counts: Int[Tensor, "pos"], confidence: float = 0.95) -> Float[Tensor, "pos"]:
-    """Return Student's t for means of ``counts`` samples; 0 for single samples."""
-    quantiles = stdtrit((counts - 1).clamp(min=1).cpu().numpy(), (1 + confidence) / 2)
-    return torch.where(counts.cpu() > 1, torch.from_numpy(quantiles), 0)
+def student_t(count: int, confidence: float = 0.95) -> float:
+    """Return Student's t for the mean of ``count`` samples; 0 for a single sample."""
+    return float(stdtrit(count - 1, (1 + confidence) / 2)) if count > 1 else 0.0
 
 
 Rounding = Literal["down", "nearest", "up"]

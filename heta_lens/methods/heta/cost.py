@@ -18,8 +18,7 @@ GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Prediction]) -> tuple[Work, int | float]:
     """Count the runs that lie ahead, and the positions in them, in forwards of a single position.
 
-    Predictions share masked forwards, and the longest is the last. If tokens may stop early, the counts are upper
-    bounds.
+    Predictions share masked forwards, and the longest is the last.
     """
     longest = predictions[-1]
     if not isinstance(options, HetaOptions):
@@ -43,10 +42,10 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
                 each = products.hvps / len(window.scored)
                 groups = window.by_start(window.scored, per_product(each))
                 products_by_start = {group[0]: each * len(group) for group in groups}
-            graphs = len(products_by_start) * products.rounds
+            graphs = len(products_by_start)
             work += Work(calls * graphs, graphs, products.hvps)
             for start, hvps in products_by_start.items():
-                positions += (GRAPH * products.rounds + PRODUCT * hvps) * (length - start)
+                positions += (GRAPH + PRODUCT * hvps) * (length - start)
             if checkpoint:  # every batch runs all blocks twice more
                 again = 2 * ceil(products.hvps / product_batches(options, [window]).of(length))
                 work, positions = work + Work(again, again), positions + GRAPH * again * length
@@ -96,11 +95,10 @@ def cheaper_options(method: Method, tokens: int) -> Iterator[Method]:
         return
     if not method.checkpoint:
         yield method.changed(checkpoint=True)
-    unstopped = method.changed(tolerance=None)
     if method.support == "block":
-        yield from (unstopped.changed(groups=few) for few in GROUPS if few < (method.groups or tokens))
-        yield unstopped.changed(support="row")
-    whole = unstopped.changed(support="block", groups=HetaOptions.groups, checkpoint=False)
+        yield from (method.changed(groups=few) for few in GROUPS if few < (method.groups or tokens))
+        yield method.changed(support="row")
+    whole = method.changed(support="block", groups=HetaOptions.groups, checkpoint=False)
     yield from (whole.changed(variant="win", window=window) for window in WINDOWS if window <= tokens // 2)
     if method.weights[1]:
         yield whole.changed(**CAREFUL)

@@ -1,6 +1,6 @@
 """The curvature S of Eq. 2, ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g, or a matrix in its place.
 
-1. `estimated_curvature` asks an `Estimator` about every window; with ``tolerance``, several times.
+1. `estimated_curvature` asks an `Estimator` about every window.
 2. The estimator chooses a matrix: a `HessianOperator` over the window's states, which gives products with H.
 3. The estimator chooses directions: a token's own (`Probed.probe_each`), or the directions of a group (`probes`).
 4. Products, read at a token, become the token's `Readings`, whose samples make the `Curvature`.
@@ -18,16 +18,13 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float, Int
-from scipy.special import stdtrit
+from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.numerics import Samples
 from heta_lens._util.target_kinds import kind_of
 from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.probes import (
     Pairs,
-    ProbesByToken,
     Readings,
     Sizes,
     check_separable,
@@ -38,7 +35,6 @@ from heta_lens.methods.heta.probes import (
     probed_sizes,
     rademacher,
 )
-from heta_lens.methods.heta.score import Balance, Parts
 from heta_lens.methods.heta.windows import Window, averaged
 from heta_lens.model.batching import Batches, per_product
 from heta_lens.prediction.gradients import clean_gradients
@@ -67,29 +63,28 @@ class Energy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Curvature(Samples):
+class Curvature:
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for ``entrywise``."""
 
+    samples: Float[Tensor, "sample pos"]
     cross_talk: Float[Tensor, "pos"]  # taken out of S, where tokens shared HVPs
     readings: Sequence[Readings] = ()  # of every token, where products were read
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
     energy: Energy | None = None  # of a low rank
-    unsure: int | None = None  # how many tokens the probes did not suffice for, where a tolerance was asked for
 
     @classmethod
     def of(cls, readings: Sequence[Readings], pairs: Pairs | None = None) -> "Curvature":
         """Make samples of the readings of every token."""
-        samples = Samples.uneven([own.samples for own in readings])
-        taken = Samples.uneven([own.size for own in readings]).mean - samples.mean
-        return cls(samples.values, samples.counts, taken, readings, pairs)
+        samples = torch.stack([own.samples for own in readings], 1)
+        taken = torch.stack([own.size.mean() for own in readings]) - samples.mean(0)
+        return cls(samples, taken, readings, pairs)
 
 
 class Products(NamedTuple):
-    """The HVPs that an estimate takes at most, and the gradient graphs for them."""
+    """The HVPs that an estimate takes, and the gradient graphs for them."""
 
     hvps: int
     per_token: bool = False  # a graph per shared start; else one graph
-    rounds: int = 1  # how often the graphs are built
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,22 +96,17 @@ class Task:
     precise: frozenset[int] = frozenset()  # positions to be probed alone, where cross-talk hides a small curvature
 
 
-def estimated_curvature(estimator: "Estimator", tasks: Sequence[Task], parts: Parts, balance: Balance) -> Curvature:
-    """Estimate S, averaged over the windows that score a token."""
-    if isinstance(estimator, ProbedHessian) and estimator.stops:
-        return estimate_until_sure(estimator, tasks, parts, balance)
-    values, taken, energies, pairs = [], [], [], None
-    for task in tasks:
-        most = range(getattr(estimator, "probes", 1))
-        found = estimator.estimate(task, dict.fromkeys(task.window.scored, most))
-        values.append(found.values)
-        taken.append(found.cross_talk)
-        energies += [] if found.energy is None else [found.energy]
-        pairs = found.pairs  # which do not go with several windows
-    spans, length = [task.window.scored for task in tasks], len(parts.gate)
-    samples, cross_talk = Samples.even(averaged(values, spans, length)), averaged(taken, spans, length)
-    energy = Energy(*map(sum, zip(*energies, strict=True))) if energies else None
-    return Curvature(samples.values, samples.counts, cross_talk, pairs=pairs, energy=energy)
+def estimated_curvature(estimator: "Estimator", tasks: Sequence[Task], length: int) -> Curvature:
+    """Estimate S of a context, averaged over the windows that score a token."""
+    found = [estimator.estimate(task, task.window.scored) for task in tasks]
+    spans = [task.window.scored for task in tasks]
+    energies = [own.energy for own in found if own.energy is not None]
+    return Curvature(
+        averaged([own.samples for own in found], spans, length),
+        averaged([own.cross_talk for own in found], spans, length),
+        pairs=found[-1].pairs,  # which do not go with several windows
+        energy=Energy(*map(sum, zip(*energies, strict=True))) if energies else None,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- estimators
@@ -135,8 +125,8 @@ class Estimator(ABC):
         return {field.name for field in fields(cls)}
 
     @abstractmethod
-    def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        """Sample the curvature of the tokens in ``probes``, in order."""
+    def estimate(self, task: Task, positions: Sequence[int]) -> Curvature:
+        """Sample the curvature of the tokens at positions of the context, in order."""
 
     @abstractmethod
     def cost(self, window: Window) -> Products:
@@ -164,22 +154,17 @@ class Probed(Estimator):
     interactions: bool
     checkpoint: bool
 
-    def signs(self, task: Task, probes: ProbesByToken, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
-        """Draw signs for places in a window; tokens without probes of their own get as many as the first."""
-        first, like, signs = next(iter(probes.values())), task.window.states, []
-        for position in (task.window.span.start + place for place in places):
-            own = probes.get(position) or first
-            signs.append(rademacher(self.seed, position, own.stop, like.shape[1])[own.start :].to(like))
-        return signs
+    def signs(self, task: Task, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
+        """Draw signs for places in a window."""
+        first, like = task.window.span.start, task.window.states
+        return [rademacher(self.seed, first + place, self.probes, like.shape[1]).to(like) for place in places]
 
     def sizes(self, products: Float[Tensor, "k *part d"]) -> Float[Tensor, "sample"]:
         """Return the norms of products with random signs, or the norm of the block that products with units make."""
         sizes = products.abs().flatten(1).sum(1)
         return sizes if self.norm == "hutchinson" else sizes.sum()[None]
 
-    def probe_each(
-        self, task: Task, probes: ProbesByToken, matrix_from: MatrixFrom, by_start: Sequence[Sequence[int]]
-    ) -> Curvature:
+    def probe_each(self, task: Task, matrix_from: MatrixFrom, by_start: Sequence[Sequence[int]]) -> Curvature:
         """Probe each token by directions of its own, in the order of ``by_start``: places that share a matrix.
 
         ``support="block"`` reads a token's products at the token itself; ``"row"`` reads them everywhere, and probes
@@ -187,7 +172,7 @@ class Probed(Estimator):
         """
         tokens, row = list(chain(*by_start)), self.support == "row"
         if row and self.norm == "hutchinson":
-            every = torch.stack(self.signs(task, probes, range(len(task.window.span))), dim=1)
+            every = torch.stack(self.signs(task, range(len(task.window.span))), dim=1)
             products = matrix_from(0).matmat(every)[:, tokens]
             return Curvature.of([Readings.of_own(size) for size in products.abs().sum(-1).T])
         samples, blocks = list[Tensor](), list[Sizes]()
@@ -195,7 +180,7 @@ class Probed(Estimator):
             start = 0 if row else group[0]
             matrix, places = matrix_from(start), [token - start for token in group]
             units = torch.eye(matrix.like.shape[1]).to(matrix.like)
-            directions = self.signs(task, probes, group) if self.norm == "hutchinson" else [units] * len(group)
+            directions = self.signs(task, group) if self.norm == "hutchinson" else [units] * len(group)
             if row or self.interactions:
                 for place, own in zip(places, directions, strict=True):
                     products = torch.cat([matrix.matmat(few, place) for few in own.split(AT_ONCE)])
@@ -216,16 +201,10 @@ class ProbedHessian(Probed):
     """Eq. 2 itself: products of H with the probes of every token."""
 
     groups: int | None
-    tolerance: float | int | None
 
     @property
     def random(self) -> bool:  # type: ignore[override]
         return self.norm == "hutchinson"
-
-    @property
-    def stops(self) -> bool:
-        """Whether some tokens may get fewer probes than others."""
-        return self.random and self.tolerance is not None
 
     def check(self, prediction: Prediction, length: int) -> None:
         super().check(prediction, length)
@@ -241,19 +220,21 @@ class ProbedHessian(Probed):
         """Return the matrix over the states of a rerun."""
         return hessian(rerun, task.batches, checkpoint=self.checkpoint)
 
-    def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        window, groups = task.window, self.groups_of(len(probes))
+    def estimate(self, task: Task, positions: Sequence[int]) -> Curvature:
+        window, groups = task.window, self.groups_of(len(positions))
         if groups is None:
-            each = sum(map(len, probes.values())) / len(probes) if self.random else window.states.shape[1]
-            by_start = window.by_start(list(probes), per_product(each))
-            return self.probe_each(task, probes, lambda place: self.matrix(task, window.rerun(place)), by_start)
-        rerun = window.rerun(min(probes) - window.span.start)
+            each = self.probes if self.random else window.states.shape[1]
+            by_start = window.by_start(positions, per_product(each))
+            return self.probe_each(task, lambda place: self.matrix(task, window.rerun(place)), by_start)
+        rerun = window.rerun(min(positions) - window.span.start)
         # The matrix has no name here, so that its graph is gone before tokens are probed alone.
-        products = grouped_products(self.matrix(task, rerun), self.seed, probes, groups, task.batches.size)
-        readings = dict(zip(probes, products.readings(), strict=True))
+        products = grouped_products(
+            self.matrix(task, rerun), self.seed, positions, self.probes, groups, task.batches.size
+        )
+        readings = dict(zip(positions, products.readings(), strict=True))
         if hidden := sorted(token for token in task.precise if token in readings and readings[token].capped):
             single = replace(self, groups=None, interactions=False)
-            alone = single.estimate(task, {token: probes[token] for token in hidden}).readings
+            alone = single.estimate(task, hidden).readings
             readings |= zip(hidden, alone, strict=True)
         return Curvature.of([*readings.values()], pairs_of_groups(products) if self.interactions else None)
 
@@ -263,10 +244,9 @@ class ProbedHessian(Probed):
             return Products(window.whole.embeddings.shape[1] * scored, per_token=self.support == "block")
         if self.support == "row":
             return Products(self.probes)
-        groups, rounds = self.groups_of(scored), self.probes.bit_length() if self.stops else 1
-        if groups is None:
-            return Products(self.probes * scored, per_token=True, rounds=rounds)
-        return Products(self.probes * groups + rounds, rounds=rounds)
+        if (groups := self.groups_of(scored)) is None:
+            return Products(self.probes * scored, per_token=True)
+        return Products(self.probes * groups + 1)
 
 
 @dataclass(frozen=True)
@@ -307,15 +287,15 @@ class LowRankHessian(Probed):
 
     random: ClassVar[bool] = True
 
-    def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
+    def estimate(self, task: Task, positions: Sequence[int]) -> Curvature:
         window = task.window
         operator = hessian(window.rerun(), task.batches, checkpoint=self.checkpoint)
-        every = torch.stack(self.signs(task, probes, range(len(window.span))), dim=1)
+        every = torch.stack(self.signs(task, range(len(window.span))), dim=1)
         n, d = window.states.shape
         tests = gaussian(self.seed, window.span.start, min(self.rank + OVERSAMPLING, n * d), n, d)
         low = low_rank(operator, self.rank, tests, every)
-        tokens = [position - window.span.start for position in probes]
-        return replace(self.probe_each(task, probes, low.part_from, [tokens]), energy=low.energy)
+        tokens = [position - window.span.start for position in positions]
+        return replace(self.probe_each(task, low.part_from, [tokens]), energy=low.energy)
 
     def cost(self, window: Window) -> Products:
         size = len(window.span) * window.whole.embeddings.shape[1]
@@ -329,13 +309,13 @@ class SquaredGradient(Estimator):
     second_order: ClassVar[bool] = False
     why_unused: ClassVar[str] = "which uses one gradient"
 
-    def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
+    def estimate(self, task: Task, positions: Sequence[int]) -> Curvature:
         rerun = task.window.rerun()
         if (rerun.start, rerun.stop, rerun.layer) == (0, rerun.end, None):
             gradient = clean_gradients([task.window.prediction], Prediction.objective).gradients[0]
         else:
             _, gradient = differentiate(rerun, again=False)
-        places = [position - task.window.span.start for position in probes]
+        places = [position - task.window.span.start for position in positions]
         return Curvature.of([Readings.of_own(size) for size in gradient.square().sum(-1)[places, None]])
 
     def cost(self, window: Window) -> Products:  # noqa: ARG002
@@ -414,68 +394,3 @@ def low_rank(
     kept = LowRank(vectors, values[largest], 0.0)
     missed = operator.matmat(probes) - kept.matmat(probes)
     return replace(kept, missed_squared=float(missed.square().sum((1, 2)).mean()))
-
-
-# ------------------------------------------------------------------------------------------------------------ stopping
-LEAST = 3  # probes from which a standard error is estimated
-
-
-def estimate_until_sure(estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance) -> Curvature:
-    """Probe every token as often as its score needs; the windows score every token once."""
-    assert estimator.tolerance is not None
-    readings = [Readings.of_own(parts.gate.new_empty(0))] * len(parts.gate)
-    while True:
-        samples = Curvature.of(readings)
-        parts = replace(parts, curvature=samples)
-        have = samples.counts
-        wanted = probes_wanted(parts, balance, estimator.tolerance, estimator.probes)
-        if estimator.support == "row":  # whose probes are of all tokens at once
-            wanted = wanted.max().expand_as(wanted)
-        missing = {i: range(int(have[i]), int(wanted[i])) for i in (wanted > have).nonzero()[:, 0].tolist()}
-        if not missing:
-            break
-        for task in tasks:
-            if probes := {position: missing[position] for position in task.window.scored if position in missing}:
-                for position, more in zip(probes, estimator.estimate(task, probes).readings, strict=True):
-                    readings[position] = Readings(*map(torch.cat, zip(readings[position], more, strict=True)))
-    unsure = parts.half_widths(balance) > estimator.tolerance * parts.score(balance).abs().max()
-    return replace(samples, unsure=int(unsure.sum()))
-
-
-def probes_wanted(parts: Parts, balance: Balance, tolerance: float | int, most: int) -> Int[Tensor, "pos"]:
-    """Return the number of probes that every token should have next, at least the present number.
-
-    A token is probed until the 95 % half-width of its score is within ``tolerance`` times the largest score, or to the
-    ``most``.
-    """
-    assert parts.curvature is not None
-    have = parts.curvature.counts
-    if not have.any():
-        return torch.full_like(have, LEAST)
-    product = parts.combine == "geometric"  # the spread that is known is S's, and the score is a function of S
-    errors = parts.standard_errors(balance)["curvature" if product else "scores"]
-    assert errors is not None
-    term = parts.values["curvature"] if product else parts.terms(balance)["curvature"]
-    spread = errors * have.sqrt()
-    # Three probes may agree by accident: no token's spread counts for less than the usual one.
-    usual = (spread / term)[term > 0].median() if (term > 0).any() else 0
-    spread = torch.maximum(spread, usual * term)
-    half_widths = parts.product_half_widths if product else torch.clone
-    needed = probes_needed(spread, float(tolerance * parts.score(balance).abs().max()), most, half_widths).to(have)
-    # And three may differ by accident: go no further than to twice as many.
-    return torch.where(needed > have, torch.minimum(needed, 2 * have), have)
-
-
-def probes_needed(
-    spread: Float[Tensor, "pos"],
-    width: float,
-    most: int,
-    half_widths: Callable[[Float[Tensor, "count pos"]], Float[Tensor, "count pos"]] = torch.clone,
-) -> Int[Tensor, "pos"]:
-    """Return the fewest probes, at least three, whose mean has a 95 % half-width within ``width``; at most ``most``.
-
-    ``half_widths`` turns half-widths of the probed value into half-widths of the score.
-    """
-    counts = torch.arange(LEAST, most)
-    reach = torch.from_numpy(stdtrit((counts - 1).numpy(), 0.975) / counts.sqrt().numpy()).to(spread)
-    return LEAST + (half_widths(spread * reach[:, None]) > width).sum(0)

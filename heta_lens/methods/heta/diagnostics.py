@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from math import isnan
 from typing import Any
 
-from torch import Tensor
-
 from heta_lens._util.target_kinds import kind_of
 from heta_lens.diagnostics import Diagnostics, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
@@ -41,17 +39,14 @@ def score_facts(
             own["envelope"] = score + parts.gate * parts.gamma * change
         if options.kl == "orig_masked":
             own["envelope_share"] = int((masked.divergence <= gain).sum()) / len(gain)
-    probes: int | Tensor = options.probes
     if curvature is not None:
         if curvature.pairs is not None:
             errors["interactions"] = curvature.pairs.standard_errors
         if curvature.energy is not None:
             own |= curvature.energy.facts
-        if curvature.unsure is not None:
-            probes, own["unsure"] = curvature.counts, curvature.unsure
     return Diagnostics(
         standard_errors=errors,
-        probes=probes,
+        probes=options.probes,
         chosen={name: value for name, value in options.chosen.items() if name in titled},
         additivity_gap=abs(float(score.sum()) - whole_drop),
         note="; ".join(_notes(options, prediction, parts)) or None,

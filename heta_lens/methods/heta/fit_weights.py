@@ -75,7 +75,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
         raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
     for prediction in predictions:
         method.check(prediction)
-    quiet, tables = replace(method, progress=False, interactions=False, tolerance=None), []
+    quiet, tables = replace(method, progress=False, interactions=False), []
     with working({"predictions": len(predictions)}, method.progress) as work:
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names
-from heta_lens._util.python import warn
 from heta_lens._util.work import Work, counting, step
 from heta_lens.diagnostics import Cost
 from heta_lens.methods.base import Method, Scores
@@ -73,8 +72,6 @@ class Heta(HetaOptions, Method):
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
     - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
-    - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
-      score; ``probes`` is then the most it gets
     - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
       products runs the blocks twice more, so that a large ``batch`` saves time
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
@@ -152,11 +149,6 @@ class Heta(HetaOptions, Method):
             whole_cost.update(own.cost())
             facts = replace(result.facts, cost=Cost(**whole_cost, **by), checks=checks)
             results.append(replace(result, diagnostics=facts))
-        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
-            warn(
-                f"probes={self.probes} were too few for {unsure} of {sum(map(len, predictions))} scores to be within "
-                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
-            )
         return results
 
 
@@ -176,8 +168,8 @@ def _scored(
     if method.estimator is not None:
         at_once = product_batches(method, windows)
         tasks = [Task(window, at_once, parts.where_curvature_decides) for window in windows]
-        curvature = estimated_curvature(method.estimator, tasks, parts, method.balance)
-        parts = replace(parts, curvature=curvature)
+        curvature = estimated_curvature(method.estimator, tasks, len(prediction))
+        parts = replace(parts, curvature=curvature.samples)
     facts = score_facts(method, prediction, parts, curvature, masked, drop, gate_facts)
     interactions = None if curvature is None or curvature.pairs is None else curvature.pairs.sizes
     return Scores(parts.score(method.balance), facts, parts.values, interactions)

@@ -9,7 +9,6 @@ from heta_lens._util.numerics import Direction
 from heta_lens._util.options import COUNT, AtLeast, Batch, Options, Seed, check_options, chosen
 from heta_lens._util.python import quietly, warn
 from heta_lens.methods.heta.curvature import (
-    LEAST,
     BlockNorm,
     Estimator,
     LastLayersHessian,
@@ -102,7 +101,6 @@ class HetaOptions(Options):
     mask: Masking = "zero"
     kl: Direction = "orig_masked"
     interactions: bool = False
-    tolerance: Annotated[float | int | None, AtLeast(1e-9)] = None
     checkpoint: bool = False
     seed: Seed = 0
     batch: Batch = "auto"
@@ -187,7 +185,7 @@ class HetaOptions(Options):
             unused["balance"] = because
         if self.probed and not self.random:
             exact = f"norm={self.norm!r} (which is exact)"
-            unused |= dict.fromkeys(("probes", "groups", "tolerance", "seed"), exact)
+            unused |= dict.fromkeys(("probes", "groups", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
         return unused
@@ -221,7 +219,7 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
             f"combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by "
             f"{o.weights}: use variant='full' or 'gs', with beta and gamma above 0"
         )
-    given = {name: f"{name}={getattr(o, name)!r}" for name in o.chosen.keys() - o.without_effect.keys()}
+    given = o.chosen.keys() - o.without_effect.keys()
     windowed = o.recipe.windowed
     if "interactions" in given and windowed:
         yield f"interactions=True does not go with variant={o.variant!r}: tokens far apart share no window"
@@ -231,10 +229,3 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
         yield "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once"
     if "checkpoint" in given and windowed and o.window_mode == "frozen":
         yield "checkpoint=True does not go with window_mode='frozen', whose windows run in parts: use smaller windows"
-    if stopping := given.get("tolerance"):
-        if o.interactions:
-            yield f"{stopping} does not go with interactions=True, which needs every token's probes"
-        if windowed and o.window_mode == "chunk":
-            yield f"{stopping} does not go with window_mode='chunk', where windows score a token several times"
-        if o.probes < LEAST:
-            yield f"{stopping} needs at least probes={LEAST}, to estimate a standard error; got {o.probes!r}"

@@ -1,6 +1,6 @@
 """Probes: random directions, the groups of tokens that share products with H, and the interactions of pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -10,9 +10,6 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from heta_lens.methods.heta.hessian import HessianOperator
-
-ProbesByToken: TypeAlias = Mapping[int, range]
-"""Numbers of the probes to use, by the token's position in the context: ``range(3, 6)`` are three more after three."""
 
 
 def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "probe d"]:
@@ -31,13 +28,12 @@ def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor,
 #
 # Tokens that disturb others most, by the rows of H, have groups of their own. The others are dealt anew for every
 # probe, at random and evenly, and so that each of a few probes in a row sets other tokens apart.
-NONE = -1
 DEALS = 1  # so that their random numbers are not those of signs and directions
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of tokens, or `NONE`; the first ``singles`` groups have a single token."""
+    """The groups of tokens; the first ``singles`` groups have a single token."""
 
     of: Int[Tensor, "token"]
     singles: int
@@ -50,9 +46,8 @@ class Groups:
 
     @property
     def sizes(self) -> Int[Tensor, "token"]:
-        """The number of tokens in a token's group; 0 without a group."""
-        counts = torch.bincount(self.of[self.of != NONE], minlength=self.count)
-        return torch.where(self.of != NONE, counts[self.of], 0)
+        """The number of tokens in a token's group."""
+        return torch.bincount(self.of, minlength=self.count)[self.of]
 
     @property
     def elsewhere(self) -> Int[Tensor, "token"]:
@@ -70,24 +65,17 @@ class Groups:
         self, energies: Float[Tensor, "group token"]
     ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
         """Return the energy at every token: in its group's product, and in the products of the other shared groups."""
-        own = energies.gather(0, self.of.clamp(min=0)[None].to(energies.device))[0]
+        own = energies.gather(0, self.of[None].to(energies.device))[0]
         shared = energies[self.singles : self.count].sum(0)
         return own, shared - torch.where(self.shares.to(own.device), own, 0)
 
 
-def drawn_groups(
-    energies: Float[Tensor, "token"], present: Bool[Tensor, "token"], groups: int, seed: Sequence[int], probe: int
-) -> Groups:
-    """Draw groups of the ``present`` tokens: a group per token if possible, or else random groups for most tokens."""
-    tokens = present.nonzero()[:, 0]
-    of = torch.full_like(present, NONE, dtype=torch.long)
-    if len(tokens) <= groups:
-        of[tokens] = torch.arange(len(tokens))
-        return Groups(of, len(tokens), len(tokens))
-    singles = count_singles(energies[tokens], groups)
-    ordered = tokens[energies[tokens].argsort(descending=True, stable=True)]
+def drawn_groups(energies: Float[Tensor, "token"], groups: int, seed: Sequence[int], probe: int) -> Groups:
+    """Draw groups of tokens: a group for each of the tokens with most energy, and random groups for the others."""
+    singles, ordered = count_singles(energies, groups), energies.argsort(descending=True, stable=True)
+    of = torch.empty_like(ordered)
     of[ordered[:singles]] = torch.arange(singles)
-    of[ordered[singles:]] = singles + dealt(len(tokens) - singles, groups - singles, seed, probe)
+    of[ordered[singles:]] = singles + dealt(len(energies) - singles, groups - singles, seed, probe)
     return Groups(of, singles, groups)
 
 
@@ -186,26 +174,24 @@ class GroupedProducts:
     energies: Float[Tensor, "probe group token"]
 
     def readings(self) -> list[Readings]:
-        """Return the readings of every token, with an entry for every probe in which it has a group."""
-        rows, present = [], []
+        """Return the readings of every token, with an entry for every probe."""
+        rows = []
         for groups, size, energies in zip(self.groups, self.sizes, self.energies, strict=True):
             own, elsewhere = groups.own_and_elsewhere(energies)
             rows.append(torch.stack([size, own, groups.expected_share().to(own) * elsewhere]))
-            present.append((groups.of != NONE).to(own.device))
-        columns = zip(torch.stack(rows, -1).unbind(1), torch.stack(present, -1), strict=True)
-        return [Readings(*kinds[:, here]) for kinds, here in columns]
+        return [Readings(*kinds) for kinds in torch.stack(rows, -1).unbind(1)]
 
 
 def grouped_products(
-    operator: HessianOperator, seed: int, probes: ProbesByToken, groups: int, at_once: int
+    operator: HessianOperator, seed: int, positions: Sequence[int], probes: int, groups: int, at_once: int
 ) -> GroupedProducts:
     """Multiply H with the signs of every group of tokens, for each of their probes.
 
     The operator begins with the first token. One more product, with a random direction at all tokens, tells which
     tokens get a group of their own.
     """
-    first, like, width = min(probes), operator.like, operator.like.shape[1]
-    places = torch.tensor([*probes]) - first
+    first, like, width = min(positions), operator.like, operator.like.shape[1]
+    places = torch.tensor([*positions]) - first
 
     def at_tokens(directions: Float[Tensor, "k token d"]) -> Float[Tensor, "k token d"]:
         """Return products with directions that have entries at the tokens, read at the tokens."""
@@ -216,20 +202,12 @@ def grouped_products(
     # ‖H_i‖_F², a token's influence on all tokens, is what the random direction estimates.
     influences = at_tokens(gaussian(seed, first, 1, len(places), width).to(like))[0].square().sum(-1).cpu()
 
-    numbers = torch.tensor(sorted(set[int]().union(*probes.values())))
-    present = torch.zeros(len(numbers), len(probes), dtype=torch.bool)
-    signs = torch.zeros(len(numbers), len(probes), width, dtype=torch.int8)  # 0 where a token has no group
-    for column, (position, own) in enumerate(probes.items()):
-        present[:, column] = (own.start <= numbers) & (numbers < own.stop)
-        signs[present[:, column], column] = rademacher(seed, position, own.stop, width)[own.start :].to(torch.int8)
-    drawn = [
-        drawn_groups(influences, here, groups, [seed, first], number)
-        for number, here in zip(numbers.tolist(), present, strict=True)
-    ]
+    signs = torch.stack([rademacher(seed, position, probes, width).to(torch.int8) for position in positions], 1)
+    drawn = [drawn_groups(influences, groups, [seed, first], number) for number in range(probes)]
 
-    products = [(row, group) for row, own in enumerate(drawn) for group in range(own.count)]
-    sizes = like.new_zeros(present.shape)
-    energies = like.new_zeros(len(drawn), max(own.count for own in drawn), len(places))
+    products = [(row, group) for row in range(probes) for group in range(groups)]
+    sizes = like.new_zeros(probes, len(places))
+    energies = like.new_zeros(probes, groups, len(places))
     group_of = torch.stack([own.of for own in drawn])
     for few in torch.tensor(products).split(at_once):
         row, group = few.T

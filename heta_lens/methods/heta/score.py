@@ -1,5 +1,6 @@
 """Equation 4: the score made of M, S and I, the share of each part, and the standard errors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -8,9 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.numerics import Samples, powered_ends, student_t
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.methods.heta.standard_errors import standard_error
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 Combine: TypeAlias = Literal["sum", "geometric"]
@@ -24,7 +23,7 @@ class Parts:
     """
 
     gate: Float[Tensor, "pos"]
-    curvature: Samples | None
+    curvature: Float[Tensor, "sample pos"] | None
     information: Float[Tensor, "pos"] | None
     beta: float | int
     gamma: float | int
@@ -37,7 +36,7 @@ class Parts:
 
     @cached_property
     def values(self) -> dict[str, Float[Tensor, "pos"]]:
-        curvature = None if self.curvature is None else self.curvature.mean
+        curvature = None if self.curvature is None else self.curvature.mean(0)
         parts = {"gate": self.gate, "curvature": curvature, "information": self.information}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -54,7 +53,7 @@ class Parts:
         """Return Eq. 4, or the gate alone without S and I; or the geometric score, which no balance changes."""
         if self.combine == "geometric":
             assert self.curvature is not None and self.information is not None
-            sizes = self.curvature.mean**self.power * self.information.abs() ** (1 - self.power)
+            sizes = self.values["curvature"] ** self.power * self.information.abs() ** (1 - self.power)
             return self.gate * sizes * self.information.sign()
         terms = list(self.terms(balance).values())
         return torch.stack(terms).sum(0) if terms else self.gate
@@ -67,11 +66,11 @@ class Parts:
         errors["curvature"] = own = standard_error(self.curvature, torch.clone)
         if self.combine == "geometric":
             if own is not None:  # 0 where S or I is, which the root has no derivative at
-                score, size = self.score(balance).abs(), self.curvature.mean
+                score, size = self.score(balance).abs(), self.values["curvature"]
                 errors["scores"] = torch.where(score > 0, self.power * score * own / size, 0)
         else:
             errors["scores"] = standard_error(
-                self.curvature, lambda mean: replace(self, curvature=Samples.even(mean[None])).score(balance)
+                self.curvature, lambda mean: replace(self, curvature=mean[None]).score(balance)
             )
         return errors
 
@@ -82,20 +81,6 @@ class Parts:
             return frozenset()
         sizes = self.information.abs()
         return frozenset((sizes > sizes.mean()).nonzero()[:, 0].tolist())
-
-    def half_widths(self, balance: Balance) -> Float[Tensor, "pos"]:
-        """Return half of each score's 95 % interval."""
-        assert self.curvature is not None
-        errors, reach = self.standard_errors(balance), student_t(self.curvature.counts).to(self.gate)
-        assert errors["scores"] is not None and errors["curvature"] is not None, "there are three probes or more"
-        if self.combine == "sum":
-            return errors["scores"] * reach
-        return self.product_half_widths(errors["curvature"] * reach)
-
-    def product_half_widths(self, reach: Float[Tensor, "*count pos"]) -> Float[Tensor, "*count pos"]:
-        """Return half of the interval of a geometric score whose S has the half-width ``reach``."""
-        low, high = powered_ends(self.score("none"), self.values["curvature"], reach, self.power)
-        return (high - low) / 2
 
     @cached_property
     def rank_correlation(self) -> float:
@@ -112,3 +97,30 @@ def divisor(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, ""]:
     if balance == "none" or not part.any():
         return torch.ones_like(part[0])
     return part.sum() if balance == "sum" else part.max()
+
+
+def standard_error(
+    samples: Float[Tensor, "sample pos"], score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
+) -> Float[Tensor, "pos"] | None:
+    """Return the standard error of ``score(mean of the samples)`` by the delta method; None for a single sample.
+
+    The function carries each sample through the score's derivative at the mean, which accounts for samples that tokens
+    share or that the score divides by their sum.
+    """
+    count, mean = len(samples), samples.mean(0)
+    if count < 2:
+        return None
+    moved = torch.stack(_derivatives(score, mean, (samples - mean) / (count * (count - 1)) ** 0.5))
+    return moved.square().sum(0).sqrt()
+
+
+def _derivatives(
+    score: Callable[[Tensor], Tensor], at: Float[Tensor, "pos"], directions: Float[Tensor, "sample pos"]
+) -> list[Float[Tensor, "pos"]]:
+    """Return the derivatives of the score along directions, by a second backward pass through the first."""
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        scores = score(at)
+        weights = torch.zeros_like(scores, requires_grad=True)
+        (gradient,) = torch.autograd.grad(scores, at, weights, create_graph=True)
+        return [torch.autograd.grad(gradient, weights, along, retain_graph=True)[0] for along in directions]

@@ -14,9 +14,8 @@ from helpers import oracles, zoo
 from helpers.asking import chunks, explain, relative, signs
 from helpers.heta import check_norms, dense, hessian_from, task_at
 from helpers.odd_models import sure
-from heta_lens._util.numerics import Samples
 from heta_lens.methods.heta.probes import gaussian, rademacher
-from heta_lens.methods.heta.standard_errors import standard_error
+from heta_lens.methods.heta.score import standard_error
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel
@@ -76,7 +75,7 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
     reach = float(student.ppf(0.975, probes - 1))
     covered = []
     for group in samples.split(probes):
-        error = standard_error(Samples.even(group), lambda mean: mean)
+        error = standard_error(group, lambda mean: mean)
         assert error is not None
         covered.append(((group.mean(0) - exact).abs() <= reach * error).double())
     assert 0.92 < torch.stack(covered).mean() < 0.98

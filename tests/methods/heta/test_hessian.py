@@ -81,7 +81,6 @@ def test_the_operators_of_a_model_are_the_dense_hessian_and_gauss_newton_matrix(
         {"variant": "lr", "rank": 4},
         {"variant": "win", "window": 4, "window_mode": "restrict"},
         {"variant": "win", "window": 4, "window_mode": "chunk"},
-        {"tolerance": 0.5},
     ],
     ids=str,
 )

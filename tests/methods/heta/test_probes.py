@@ -11,11 +11,10 @@ from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from helpers.heta import Dense, dense, random_hessian
 from helpers.oracles import every_deal, pair_energies, products_of_groups, shown_by_others
-from heta_lens._util.numerics import Samples
 from heta_lens.methods.heta.probes import Groups, Readings, check_separable, drawn_groups, gaussian, grouped_products
 from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
-from heta_lens.methods.heta.standard_errors import standard_error
+from heta_lens.methods.heta.score import standard_error
 
 
 @pytest.mark.thorough
@@ -43,8 +42,7 @@ def decaying_hessian(n: int = N, d: int = WIDTH) -> Tensor:
 
 def of_dense(hessian: Tensor, probes: int = PROBES, groups: int = GROUPS, seed: int = 0, at_once: int = 3) -> Tensor:
     """The readings of all tokens."""
-    wanted = dict.fromkeys(range(len(hessian)), range(probes))
-    readings = grouped_products(Dense(hessian), seed, wanted, groups, at_once).readings()
+    readings = grouped_products(Dense(hessian), seed, range(len(hessian)), probes, groups, at_once).readings()
     return torch.stack([torch.stack([*own]) for own in readings])
 
 
@@ -56,7 +54,7 @@ def groups_of(hessian: Tensor, probe: int, seed: int = 0) -> Groups:
     """The groups that a probe has, from the first product."""
     n, d = hessian.shape[:2]
     pilot = torch.einsum("iajb,jb->ia", hessian, gaussian(seed, 0, 1, n, d)[0])
-    return drawn_groups(pilot.square().sum(1), torch.ones(n, dtype=torch.bool), GROUPS, [seed, 0], probe)
+    return drawn_groups(pilot.square().sum(1), GROUPS, [seed, 0], probe)
 
 
 @pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
@@ -137,7 +135,7 @@ def test_samples_have_the_mean_and_the_spread_of_what_is_reported() -> None:
     torch.testing.assert_close(samples.mean(), reported(means))
     slopes = torch.func.grad(reported)(means)
     expected = (slopes @ readings.cov() @ slopes / 12).sqrt()
-    error = standard_error(Samples.even(samples[:, None]), torch.clone)
+    error = standard_error(samples[:, None], torch.clone)
     assert error is not None
     torch.testing.assert_close(error[0], expected)
 
@@ -172,7 +170,7 @@ def test_the_fewest_probes_that_are_let_through_set_all_pairs_apart_twice(
         check_separable(tokens, groups, probes - 1)
     energies = torch.ones(tokens, dtype=torch.float64)
     energies[:groups] = 1e6
-    drawn = [drawn_groups(energies, energies > 0, groups, [0, 0], probe) for probe in range(probes)]
+    drawn = [drawn_groups(energies, groups, [0, 0], probe) for probe in range(probes)]
     assert torch.stack([apart(own) for own in drawn]).sum(0).min() >= 2
 
 
