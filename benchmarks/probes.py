@@ -45,8 +45,7 @@ def readings(prediction: Prediction) -> list[Readings]:
     task = Task(window, product_batches(method, [window]))
     with prediction.running():
         matrix = estimator.matrix(task, window.rerun())
-        every = dict.fromkeys(window.scored, range(TAKEN))
-        return grouped_products(matrix, 0, every, GROUPS, task.batches.size).readings()
+        return grouped_products(matrix, 0, window.scored, TAKEN, GROUPS, task.batches.size).readings()
 
 
 def estimates(found: list[Readings], few: slice) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
@@ -64,7 +63,7 @@ def by_probes(prediction: Prediction) -> Iterator[list[str]]:
     for probes in ROWS:
         means, errors = replicates(found, probes)
         off = means - truth
-        held = (off.abs() <= student_t(torch.tensor([probes])) * errors).double()
+        held = (off.abs() <= student_t(probes) * errors).double()
         shares = held.mean(), held[:, large].mean(), held[:, large].mean(0).min()
         error = (off.square().sum(1).mean() / truth.square().sum()).sqrt()
         shown = [f"{GROUPS * probes + 1}", f"{error:.3f}", f"{seeds:.3f}", *(f"{100 * share:.0f}" for share in shares)]

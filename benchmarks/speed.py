@@ -139,13 +139,13 @@ def grouped_s(case: Case, read: Read) -> Measured:
         return one_by_one_s(case, read)
     batches, whole = at_once(case, piece, products=True), case.plan.groups is None
     probes = case.plan.probes if whole else 1
-    wanted, begun = dict.fromkeys(piece.scored, range(probes)), read()
+    begun = read()
     operator = hessian(piece.rerun(), batches)
     built = read()
-    products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
+    products = grouped_products(operator, SEED, piece.scored, probes, shared, AT_ONCE)
     each = (read() - built) / (shared * probes + 1)
-    found = Curvature.of(products.readings()).mean
-    curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}
+    found = Curvature.of(products.readings()).samples.mean(0)
+    curvatures = dict(zip(piece.scored, found.tolist(), strict=True)) if probes > 1 else {}
     return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
 
 
@@ -170,17 +170,16 @@ def one_by_one_s(case: Case, read: Read) -> Measured:
         starts.append(read() - begun)
         return operator
 
-    probes, task = dict.fromkeys(piece.span, range(case.plan.probes)), Task(piece, batches)
-    estimator = probing(case.plan.probes)
+    task, estimator = Task(piece, batches), probing(case.plan.probes)
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
         copies = batches.of(reach(piece, group))
         some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
         begun = read()
-        bent = estimator.probe_each(task, probes, watched, [some])
+        bent = estimator.probe_each(task, watched, [some])
         each = (read() - begun - starts[-1]) / len(some)
         measured[reach(piece, group)] = starts[-1], each
-        curvatures |= zip(some, bent.mean.tolist(), strict=True)
+        curvatures |= zip(some, bent.samples.mean(0).tolist(), strict=True)
     return Measured(extrapolated(measured, piece, groups), curvatures)
 
 
@@ -188,8 +187,8 @@ def row_s(case: Case, read: Read) -> Measured:
     piece, probes = case.whole, case.plan.probes
     batches, places = at_once(case, piece, products=True), range(len(piece.span))
     begun = read()
-    task, wanted = Task(piece, batches), dict.fromkeys(piece.span, range(probes))
-    probing(probes, support="row").probe_each(task, wanted, lambda at: hessian(piece.rerun(at), batches), [[*places]])
+    task = Task(piece, batches)
+    probing(probes, support="row").probe_each(task, lambda at: hessian(piece.rerun(at), batches), [[*places]])
     return Measured(read() - begun, {})
 
 
