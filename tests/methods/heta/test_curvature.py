@@ -38,8 +38,8 @@ def of_quadratic(matrix: Tensor, probes: int, **options: Any) -> Tensor:
     n, _, _, d = matrix.shape
     at = torch.randn(n, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     estimator: Any = heta_lens.Heta(probes=probes, groups=None, **options).estimator
-    drawn, matrix_from = dict.fromkeys(range(n), range(probes)), hessian_from(oracles.quadratic(matrix), at, batch=64)
-    return estimator.probe_each(task_at(at), drawn, matrix_from, chunks(range(n), 2)).values
+    matrix_from = hessian_from(oracles.quadratic(matrix), at, batch=64)
+    return estimator.probe_each(task_at(at), matrix_from, chunks(range(n), 2)).samples
 
 
 @pytest.mark.parametrize(("name", "build"), zoo.named(BLOCKS))
