@@ -104,7 +104,7 @@ def estimated(
         work, positions = sum((work for work, _ in runs), Work()), sum(positions for _, positions in runs)
         run = longest_run(method.windows(longest)) if isinstance(method, Heta) else n
         batches = partial(longest.prompt.batches, free=free)
-        steps = steps_of(method, longest.adapter.sizes, n, run, batches, max(map(len, groups)))
+        steps = steps_of(method, longest.adapter.sizes, n, run, batches, free, max(map(len, groups)))
         largest = max(steps.values(), key=lambda step: step.needed)
         return Estimate(
             method=method.name,
@@ -154,7 +154,13 @@ class Step(NamedTuple):
 
 
 def steps_of(
-    method: Method, sizes: Sizes, tokens: int, run: int, batches: Callable[..., Batches], predictions: int = 1
+    method: Method,
+    sizes: Sizes,
+    tokens: int,
+    run: int,
+    batches: Callable[..., Batches],
+    free: int,
+    predictions: int = 1,
 ) -> dict[str, Step]:
     """Return what each step holds, in runs of ``run`` positions of a context of so many tokens.
 
@@ -164,12 +170,19 @@ def steps_of(
     wanted, how = getattr(method, "batch", 1), {"checkpoint": getattr(method, "checkpoint", False)}
     read = max(predictions, method.positions_read(tokens))
 
+    def gradient(queries: int) -> int:
+        """Return the bytes of a graph, or of one block's where the whole would not fit and the method can do it."""
+        whole = sizes.gradient(queries, tokens)
+        alone = getattr(method, "checkpoint", False)
+        by_block = whole > free if alone is None or isinstance(method, Heta) else alone
+        return sizes.gradient(queries, tokens, checkpoint=True) if by_block else whole
+
     def copies(products: bool) -> int:
         return batches(wanted, run, products=products, read=read, **how).of(run)
 
     if not isinstance(method, Heta):
         at_once = copies(method.differentiates)
-        each = sizes.gradient(tokens, tokens) if method.differentiates else sizes.forward(tokens, tokens, read)
+        each = gradient(tokens) if method.differentiates else sizes.forward(tokens, tokens, read)
         return {"runs": Step(at_once * each, at_once)}
     steps = {"gate": Step(sizes.forward(tokens, tokens), 1)}
     if method.weights[1]:
@@ -183,7 +196,7 @@ def steps_of(
         products = 0 if method.variant == "gn" else at_once * product  # of a gradient that has no second graph
         steps["curvature"] = Step(graph + products, at_once)
     elif method.estimator is not None:
-        steps["curvature"] = Step(sizes.gradient(run, tokens), 1)
+        steps["curvature"] = Step(gradient(run), 1)
     return steps
 
 
@@ -277,7 +290,7 @@ def estimate_memory(
             tokens=tokens,
             weights=weights,
             cache=cache,
-            steps=steps_of(method, sizes, tokens, run, batches),
+            steps=steps_of(method, sizes, tokens, run, batches, free),
             memory=None if memory is None else int(memory),
         )
 

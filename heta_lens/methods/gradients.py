@@ -4,7 +4,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from einops import einsum
@@ -14,25 +15,52 @@ from torch import Tensor
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.work import Work, count
 from heta_lens.methods.base import OF_LOGITS, Method, Scores, WithBatch, WithLayer, WithScale, WithSeed
-from heta_lens.model.hooks import READ
-from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.gradients import CleanGradients, clean_gradients, values_and_gradients
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hooks import READ, Hook
+from heta_lens.prediction.cache import Rules
+from heta_lens.prediction.gradients import (
+    CleanGradients,
+    block_reruns,
+    clean_gradients,
+    pulled_down,
+    values_and_gradients,
+    vector_jacobian_products,
+)
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
+Hooks: TypeAlias = list[tuple[str, Hook]]
 TOGETHER = 64  # directions that are passed through the unembedding at once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CleanGradient(Method):
+class WithCheckpoint(Method):
+    """
+    - ``checkpoint``: hold the gradient graph of one block at a time, which takes two more runs; None does so where the
+      graph of all blocks would fill more than half of the free memory
+    """
+
+    checkpoint: bool | None = None
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if self.checkpoint and (why := prediction.prompt.why_not_alone()):
+            raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CleanGradient(WithCheckpoint):
     """A method whose scores come from one gradient by the clean embeddings."""
 
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
 
+    def hooks(self, adapter: ModelAdapter) -> Hooks:  # noqa: ARG002
+        """Make the hooks that change the gradient; by default none."""
+        return []
+
     @property
-    def rules(self) -> Rules:
-        """The hooks that change the gradient; by default none."""
-        return no_rules
+    def rules(self) -> Rules | None:
+        return None if self.checkpoint else self.hooks
 
     @property
     def shorter(self) -> str:
@@ -48,7 +76,7 @@ class CleanGradient(Method):
         return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
-        run = clean_gradients(predictions, self.measure, self.rules)
+        run = clean_gradients(predictions, self.measure, self.hooks, checkpoint=self.checkpoint)
         self.check_run(run)
         rows = zip(predictions, run.values.tolist(), run.gradients, strict=True)
         return [self.scores(prediction, value, gradient[: len(prediction)]) for prediction, value, gradient in rows]
@@ -146,7 +174,7 @@ class SmoothGrad(WithScale, WithSeed, WithBatch):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradCam(WithScale, WithLayer):
+class GradCam(WithScale, WithLayer, WithCheckpoint):
     """Grad-CAM (Selvaraju 2017) on the residual stream: features that raise the target, and tokens with these features.
 
     ``a_i = relu(Σ_c w_c H_ic)``, ``w_c = mean_i ∂g/∂H_ic``, H the output of a block: ≥ 0, evidence for the target.
@@ -174,13 +202,13 @@ class GradCam(WithScale, WithLayer):
 
     def explain(self, prediction: Prediction) -> Scores:
         layer = prediction.layers // 2 if self.layer is None else self.layer
-        states = prediction.states(layer + 1)
-        gradient = values_and_gradients(prediction, states[None], self.scale, layer=layer + 1)[1][0]
+        states, measure = prediction.states(layer + 1), partial(Prediction.read, scale=self.scale)
+        gradient = clean_gradients([prediction], measure, layer=layer + 1, checkpoint=self.checkpoint).gradients[0]
         return Scores(einsum(states, gradient.mean(0), "pos d, d -> pos").relu(), {"layer": layer})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class JacobianScope(Method):
+class JacobianScope(WithCheckpoint):
     """Jacobian Scopes (Liu 2026): the effect of every token's embedding on the output of the last norm.
 
     ``a_i = tr(J_iᵀ F J_i)`` or ``‖J_iᵀ y‖ / ‖y‖``: ≥ 0, no direction, the same for every target.
@@ -223,13 +251,17 @@ class JacobianScope(Method):
         return Work(forwards=1, backwards=most)
 
     def explain(self, prediction: Prediction) -> Scores:
-        with differentiable(prediction) as run:
+        by_block, top = prediction.holds_one_block(self.checkpoint), prediction.layers - 1
+        below = block_reruns(prediction, range(top + 1))[:-1] if by_block else []
+        batches = prediction.batches("auto", products=True, checkpoint=by_block)
+        squares = torch.zeros_like(prediction.embeddings[:, 0])
+        with differentiable(prediction, top if below else None) as run:
             strengths, directions = self._directions(run)
-            squares = torch.zeros_like(prediction.embeddings[:, 0])
-            for strength, direction in zip(strengths, directions, strict=True):
-                (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
-                squares += float(strength) * pulled.square().sum(-1)
-                count("backwards", 1)
+            for weights, few in zip(strengths.split(TOGETHER), directions.split(TOGETHER), strict=True):
+                pulled = batches.map(partial(vector_jacobian_products, run.y, run.leaf), few, len(prediction))
+                *_, pulled = pulled, *pulled_down(below, pulled, batches)
+                squares += weights.to(pulled) @ pulled.square().sum(-1)
+            count("backwards", len(directions))
         if self.scope == "temperature":
             return Scores(squares.sqrt())
         return Scores(squares, {"eigenvalues": [*map(float, strengths)]})
@@ -246,7 +278,7 @@ class JacobianScope(Method):
 
 
 class Run(NamedTuple):
-    """One run of the context: the embeddings as a leaf, y, and the logits of the prediction."""
+    """One run of the context: its states as a leaf, y, and the logits of the prediction."""
 
     leaf: Float[Tensor, "pos d"]
     y: Float[Tensor, "d"]
@@ -254,16 +286,16 @@ class Run(NamedTuple):
 
 
 @contextmanager
-def differentiable(prediction: Prediction) -> Iterator[Run]:
-    """Run the context, and leave the model's hooks as long as the run's graph is used."""
-    leaf, read = prediction.embeddings.detach().clone().requires_grad_(), list[Tensor]()
+def differentiable(prediction: Prediction, layer: int | None = None) -> Iterator[Run]:
+    """Run the context from a layer on, and leave the model's hooks as long as the run's graph is used."""
+    leaf, read = prediction.states(layer).detach().clone().requires_grad_(), list[Tensor]()
 
     def split_last(live: Float[Tensor, "1 pos d"]) -> Float[Tensor, "1 pos d"]:
         read.append(live[0, -1])  # a tensor by itself, so that derivatives by it can be taken
         return torch.cat([live[:, :-1], read[-1][None, None]], 1)
 
     with prediction.hooked([(READ, split_last)]):
-        logits = prediction.rerun().logits(leaf[None])[0]
+        logits = prediction.rerun(layer=layer).logits(leaf[None])[0]
         yield Run(leaf, read[0], logits)
 
 

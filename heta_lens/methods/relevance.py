@@ -12,16 +12,14 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens.methods.base import Scores, WithMask
-from heta_lens.methods.gradients import CleanGradient
+from heta_lens.methods.gradients import CleanGradient, Hooks
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
+from heta_lens.model.hooks import attention_inputs, pattern_name
 from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms
-from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import CleanGradients
 from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
 
-Hooks: TypeAlias = list[tuple[str, Hook]]
 Rule: TypeAlias = Literal["attn_lrp", "cp_lrp", "relp"]
 Gates: TypeAlias = Literal["halved", "constant"]
 Shares: TypeAlias = tuple[float, float, float]  # of the gradients of queries, keys and values
@@ -37,10 +35,6 @@ TINY = 1e-10  # added to divisors
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModifiedGradient(CleanGradient):
     """A modified gradient of the target's logit, for models whose components have rules."""
-
-    @property
-    def rules(self) -> Rules:
-        return self.hooks
 
     @abstractmethod
     def hooks(self, adapter: ModelAdapter) -> Hooks:

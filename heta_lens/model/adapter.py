@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import from_end, hint, is_whole
 from heta_lens._util.work import count
-from heta_lens.model.batching import Sizes, out_of_memory
+from heta_lens.model.batching import Sizes, available, out_of_memory
 from heta_lens.model.hooks import (
     EMBED,
     READ,
@@ -197,6 +197,10 @@ class ModelAdapter:
         heads = int(config.n_heads)
         d_values = int(getattr(config, "n_key_value_heads", None) or heads) * int(config.d_head)
         return Sizes(self.layers, d, d_mlp, heads, self.vocabulary, self.dtype.itemsize, d_values)
+
+    def graph_fits(self, positions: int) -> bool:
+        """Return whether the graph of a gradient is expected to fit into half of the free memory."""
+        return self.sizes.gradient(positions, positions) <= available(self.device) // 2
 
     @torch.no_grad()
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:

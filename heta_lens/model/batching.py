@@ -58,9 +58,10 @@ class Sizes(NamedTuple):
         kept = 4 * self.layers * keys * self.d_values if queries < keys else 0  # joined with those of the run
         return round(self.itemsize * (layer + kept + 4 * read * self.vocabulary))
 
-    def gradient(self, queries: int, keys: int) -> int:
-        """Bytes of a gradient that is not differentiated again."""
-        return round(FIRST_ORDER * self.graph(queries, keys))
+    def gradient(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of a gradient that is not differentiated again; with ``checkpoint``, of one layer's graph, in full."""
+        graph = self.graph(queries, keys, checkpoint=checkpoint)
+        return graph if checkpoint else round(FIRST_ORDER * graph)
 
     def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
         """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's graph and the layers' ends."""

@@ -158,14 +158,14 @@ def no_rules(_: ModelAdapter) -> Sequence[tuple[str, Hook]]:
 
 @dataclass(frozen=True, eq=False)
 class CleanRun:
-    """A clean run with its graph, under hooks: the embeddings, and the logits after contexts of these lengths.
+    """A clean run with its graph, under hooks: what it began with, and the logits after contexts of these lengths.
 
     Logits that were differentiated are gone.
     """
 
     rules: Rules
     hooks: Sequence[tuple[str, Hook]]
-    embeddings: Float[Tensor, "pos d"]
+    states: Float[Tensor, "pos d"]
     logits: dict[int, Float[Tensor, "vocab"]]
 
 
@@ -184,11 +184,11 @@ def replay(
 ) -> Replay:
     """Compare every activation with the cached one during a run, and read logits at the positions ``read``.
 
-    With ``rules``, the run keeps its graph, unless hooks of the user are on the model.
+    With ``rules``, the run keeps its graph, unless hooks of the user are on the model, or the graph would fill it.
     """
     user_hooks = tuple(adapter.user_hooks())
     whole = bool(user_hooks)  # all positions are unembedded, as the user's hooks expect
-    graph = rules is not None and not whole
+    graph = rules is not None and not whole and adapter.graph_fits(len(ids))
     hooks = rules(adapter) if rules is not None and graph else []
     embeddings, mismatch = cached[EMBED], 0.0
     narrow = READ in cached.tensors and not hooks and not whole and adapter.can_narrow(read)

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -15,10 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.work import count, counting
-from heta_lens.model.batching import out_of_memory
+from heta_lens.model.batching import Batches, out_of_memory
 from heta_lens.model.hooks import Hook
 from heta_lens.prediction.cache import CleanRun, Rules, no_rules
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import Scale
 
 logger = logging.getLogger("heta_lens")
@@ -88,40 +89,81 @@ def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor
 
 
 class CleanGradients(NamedTuple):
-    """Values of several predictions of a prompt, their gradients by the embeddings, and the hooks of the run."""
+    """Values of several predictions of a prompt, their gradients by its states, and the hooks of the run."""
 
     values: Float[Tensor, "target"]
     gradients: Float[Tensor, "target pos d"]
     hooks: Sequence[tuple[str, Hook]]
 
 
-def clean_gradients(predictions: Sequence[Prediction], measure: Measure, rules: Rules = no_rules) -> CleanGradients:
-    """Differentiate a measure of each prediction by the embeddings, in one clean run.
+def clean_gradients(
+    predictions: Sequence[Prediction],
+    measure: Measure,
+    rules: Rules = no_rules,
+    *,
+    layer: int | None = None,
+    checkpoint: bool | None = None,
+) -> CleanGradients:
+    """Differentiate a measure of each prediction by the embeddings (or the input of a ``layer``), in one clean run.
 
     The predictions are of one prompt, shorter contexts first. The run is the check's, if it kept its graph under the
-    same rules.
+    same rules. With ``checkpoint`` (for None, if the whole graph would not fit), one block's graph is held at a time.
     """
-    longest, run = predictions[-1], _clean_run(predictions, rules)
+    longest = predictions[-1]
+    by_block, top = longest.holds_one_block(checkpoint), longest.layers - 1
+    below = block_reruns(longest, range(layer or 0, top + 1))[:-1] if by_block else []
+    run = _clean_run(predictions, rules, top if below else layer)
     values = torch.stack([measure(prediction, run.logits.pop(len(prediction))) for prediction in predictions])
-    multiply = partial(vector_jacobian_products, values, run.embeddings)
-    batches = longest.batches("auto", products=True)
-    gradients = batches.map(multiply, torch.eye(len(values)).to(values), len(longest))
+    multiply = partial(vector_jacobian_products, values, run.states)
+    batches = longest.batches("auto", products=True, checkpoint=by_block)
+    gradients = batches.map(multiply, torch.eye(len(values)).to(values), len(longest))[:, : len(longest)]
+    *_, gradients = gradients, *pulled_down(below, gradients, batches, run.hooks)
     count("backwards", len(predictions))
-    return CleanGradients(values.detach(), gradients[:, : len(longest)], run.hooks)
+    return CleanGradients(values.detach(), gradients, run.hooks)
 
 
-def _clean_run(predictions: Sequence[Prediction], rules: Rules) -> CleanRun:
+def block_reruns(prediction: Prediction, layers: Sequence[int]) -> list[Rerun]:
+    """Return the prediction as functions of what enters these layers, whose clean states are noted in one run."""
+    prediction.prompt.streams([layer for layer in layers if layer])
+    count("forwards", int(len(layers) > 1))  # for the blocks, which run once more with their graphs
+    return [prediction.rerun(layer=layer or None) for layer in layers]
+
+
+def pulled_down(
+    reruns: Sequence[Rerun],
+    gradients: Float[Tensor, "target pos d"],
+    batches: Batches,
+    hooks: Sequence[tuple[str, Hook]] = (),
+) -> Iterator[Float[Tensor, "target pos d"]]:
+    """Pass gradients by what leaves the last of some blocks down to what enters each, the last block first.
+
+    ``reruns`` are from the states that enter every block. The graph of one block is held at a time.
+    """
+    for rerun in reversed(reruns):
+        leaf = rerun.states().clone().requires_grad_()
+        with rerun.prompt.adapter.hooked(passed(hooks, range(rerun.layer or 0, (rerun.layer or 0) + 1))):
+            left = rerun.through_block(leaf)
+        gradients = batches.map(partial(vector_jacobian_products, left, leaf), gradients, len(leaf))
+        yield gradients
+
+
+def passed(hooks: Sequence[tuple[str, Hook]], layers: range) -> list[tuple[str, Hook]]:
+    """Return the hooks that a run of some blocks passes: those of the blocks, and those of no block."""
+    return [hook for hook in hooks if not hook[0].startswith("blocks.") or int(hook[0].split(".")[1]) in layers]
+
+
+def _clean_run(predictions: Sequence[Prediction], rules: Rules, layer: int | None) -> CleanRun:
     """Return the check's run, if it has these predictions' logits under these rules; or run the longest context."""
     longest, prompt, lengths = predictions[-1], predictions[-1].prompt, [*map(len, predictions)]
     run = prompt.clean_run
-    if run is not None and run.rules == rules and run.logits.keys() >= {*lengths}:
+    if run is not None and not layer and run.rules == rules and run.logits.keys() >= {*lengths}:
         if len(run.logits) == len(lengths):
             prompt.clean_run = None  # whose graph is not needed again
         count("forwards", prompt.checks["cache"].pop("forwards", 0))  # that the check took
         return run
-    hooks, leaf = rules(longest.adapter), longest.embeddings.clone().requires_grad_()
-    with longest.hooked(hooks):
-        logits = longest.rerun(read=[length - 1 for length in lengths]).logits(leaf[None])[0]
+    hooks, leaf = rules(longest.adapter), longest.states(layer).clone().requires_grad_()
+    with longest.hooked(passed(hooks, range(layer or 0, longest.layers))):
+        logits = longest.rerun(layer=layer, read=[length - 1 for length in lengths]).logits(leaf[None])[0]
     return CleanRun(rules, hooks, leaf, dict(zip(lengths, logits, strict=True)))
 
 

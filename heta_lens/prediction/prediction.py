@@ -204,6 +204,12 @@ class Prediction:
         """Choose how many copies of a run of ``queries`` positions (by default, of the context) to run at once."""
         return self.prompt.batches(wanted, len(self) if queries is None else queries, **how)
 
+    def holds_one_block(self, wanted: bool | None) -> bool:
+        """Return whether gradients hold one block's graph at a time: as ``wanted``, or by itself (None) to fit."""
+        if wanted is not None:
+            return wanted
+        return not self.adapter.graph_fits(len(self)) and not self.prompt.why_not_alone()
+
     def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""
         if not positions:

@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens._util.target_kinds import TargetFunction, function_name
 from heta_lens._util.work import count
 from heta_lens.model.batching import Batches
-from heta_lens.prediction.gradients import vector_jacobian_products
+from heta_lens.prediction.gradients import pulled_down, vector_jacobian_products
 from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import values_of
 
@@ -120,11 +120,8 @@ class BlockwiseHessian(HessianOperator):
     @cached_property
     def leaving(self) -> list[Float[Tensor, "pos d"]]:
         """The gradient of g by the states that leave every block but the top."""
-        gradients = [differentiate(self.reruns[-1], again=False)[1]]
-        for rerun, states in zip(reversed(self.reruns[1:-1]), reversed(self.entering[1:-1]), strict=True):
-            leaf = states.clone().requires_grad_()
-            gradients += torch.autograd.grad(rerun.through_block(leaf), leaf, gradients[-1])
-        return gradients[::-1]
+        top = differentiate(self.reruns[-1], again=False)[1]
+        return [top, *(each[0] for each in pulled_down(self.reruns[1:-1], top[None], self.batches))][::-1]
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         blocks = [*zip(self.reruns[:-1], self.entering, strict=False)]
