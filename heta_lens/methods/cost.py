@@ -173,8 +173,9 @@ def steps_of(
     def gradient(queries: int) -> int:
         """Return the bytes of a graph, or of one block's where the whole would not fit and the method can do it."""
         whole = sizes.gradient(queries, tokens)
-        alone = getattr(method, "checkpoint", False)
-        by_block = whole > free if alone is None or isinstance(method, Heta) else alone
+        asked = getattr(method, "checkpoint", False)
+        by_itself = not method.recipe.windowed if isinstance(method, Heta) else asked is None
+        by_block = whole > free if by_itself else asked
         return sizes.gradient(queries, tokens, checkpoint=True) if by_block else whole
 
     def copies(products: bool) -> int:

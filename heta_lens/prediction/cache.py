@@ -184,7 +184,7 @@ def replay(
 ) -> Replay:
     """Compare every activation with the cached one during a run, and read logits at the positions ``read``.
 
-    With ``rules``, the run keeps its graph, unless hooks of the user are on the model, or the graph would fill it.
+    With ``rules``, the run keeps its graph, unless hooks of the user are on the model, or memory is short.
     """
     user_hooks = tuple(adapter.user_hooks())
     whole = bool(user_hooks)  # all positions are unembedded, as the user's hooks expect

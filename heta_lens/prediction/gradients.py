@@ -109,10 +109,11 @@ def clean_gradients(
     The predictions are of one prompt, shorter contexts first. The run is the check's, if it kept its graph under the
     same rules. With ``checkpoint`` (for None, if the whole graph would not fit), one block's graph is held at a time.
     """
-    longest = predictions[-1]
-    by_block, top = longest.holds_one_block(checkpoint), longest.layers - 1
+    longest, run = predictions[-1], None if layer else _checks_run(predictions, rules)
+    # A graph that is held already takes memory, and is used first.
+    by_block, top = run is None and longest.holds_one_block(checkpoint), longest.layers - 1
     below = block_reruns(longest, range(layer or 0, top + 1))[:-1] if by_block else []
-    run = _clean_run(predictions, rules, top if below else layer)
+    run = run or _clean_run(predictions, rules, top if below else layer)
     values = torch.stack([measure(prediction, run.logits.pop(len(prediction))) for prediction in predictions])
     multiply = partial(vector_jacobian_products, values, run.states)
     batches = longest.batches("auto", products=True, checkpoint=by_block)
@@ -141,26 +142,32 @@ def pulled_down(
     """
     for rerun in reversed(reruns):
         leaf = rerun.states().clone().requires_grad_()
-        with rerun.prompt.adapter.hooked(passed(hooks, range(rerun.layer or 0, (rerun.layer or 0) + 1))):
+        with rerun.prompt.adapter.hooked(passed(hooks, [rerun.layer or 0])):
             left = rerun.through_block(leaf)
         gradients = batches.map(partial(vector_jacobian_products, left, leaf), gradients, len(leaf))
         yield gradients
 
 
-def passed(hooks: Sequence[tuple[str, Hook]], layers: range) -> list[tuple[str, Hook]]:
+def passed(hooks: Sequence[tuple[str, Hook]], layers: Sequence[int]) -> list[tuple[str, Hook]]:
     """Return the hooks that a run of some blocks passes: those of the blocks, and those of no block."""
     return [hook for hook in hooks if not hook[0].startswith("blocks.") or int(hook[0].split(".")[1]) in layers]
 
 
-def _clean_run(predictions: Sequence[Prediction], rules: Rules, layer: int | None) -> CleanRun:
-    """Return the check's run, if it has these predictions' logits under these rules; or run the longest context."""
-    longest, prompt, lengths = predictions[-1], predictions[-1].prompt, [*map(len, predictions)]
+def _checks_run(predictions: Sequence[Prediction], rules: Rules) -> CleanRun | None:
+    """Return the check's run, if it kept these predictions' logits under these rules."""
+    prompt, lengths = predictions[-1].prompt, [*map(len, predictions)]
     run = prompt.clean_run
-    if run is not None and not layer and run.rules == rules and run.logits.keys() >= {*lengths}:
-        if len(run.logits) == len(lengths):
-            prompt.clean_run = None  # whose graph is not needed again
-        count("forwards", prompt.checks["cache"].pop("forwards", 0))  # that the check took
-        return run
+    if run is None or run.rules != rules or not run.logits.keys() >= {*lengths}:
+        return None
+    if len(run.logits) == len(lengths):
+        prompt.clean_run = None  # whose graph is not needed again
+    count("forwards", prompt.checks["cache"].pop("forwards", 0))  # that the check took
+    return run
+
+
+def _clean_run(predictions: Sequence[Prediction], rules: Rules, layer: int | None) -> CleanRun:
+    """Run the longest context with a graph, from the embeddings or what enters a layer."""
+    longest, lengths = predictions[-1], [*map(len, predictions)]
     hooks, leaf = rules(longest.adapter), longest.states(layer).clone().requires_grad_()
     with longest.hooked(passed(hooks, range(layer or 0, longest.layers))):
         logits = longest.rerun(layer=layer, read=[length - 1 for length in lengths]).logits(leaf[None])[0]

@@ -33,7 +33,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 def test_the_scores_are_those_of_the_whole_graph(name: str, build: Any) -> None:
     model = build()
-    ids = zoo.prompt(model, N)
+    ids, compared = zoo.prompt(model, N), 0
     for method, options in METHODS:
         try:
             whole = explain(model, ids, TARGET, method=method, checkpoint=False, **options)
@@ -42,6 +42,8 @@ def test_the_scores_are_those_of_the_whole_graph(name: str, build: Any) -> None:
         by_block = explain(model, ids, TARGET, method=method, checkpoint=True, **options)
         if whole.scores.any():
             assert relative(by_block.scores, whole.scores) < 1e-7, (name, method, options)
+            compared += 1
+    assert compared >= 4, name
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-llama|hooked-gpt2"))
@@ -86,6 +88,16 @@ def test_the_check_keeps_no_graph_that_would_not_fit() -> None:
     cache = model.run_with_cache(ids)[1]
     prediction = Prediction.from_cache(cache, TARGET, tokens=ids, rules=heta_lens.METHODS["gradient_norm"]().rules)
     assert prediction.prompt.clean_run is None
+
+
+def test_a_graph_that_the_check_holds_is_used_however_little_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("llama")
+    ids, method = zoo.prompt(model, N), heta_lens.METHODS["gradient_norm"]()
+    cache = model.run_with_cache(ids)[1]
+    prediction = Prediction.from_cache(cache, TARGET, tokens=ids, rules=method.rules)
+    monkeypatch.setattr(adapter_module, "available", lambda _: 2**10)
+    assert method(prediction).diagnostics["forwards"] == 1
+    assert method(prediction).diagnostics["forwards"] == 3
 
 
 def louder(value: torch.Tensor, hook: Any) -> torch.Tensor:  # noqa: ARG001
