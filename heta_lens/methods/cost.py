@@ -167,7 +167,7 @@ def steps_of(
     ``batches(wanted, run, …)`` chooses the copies at once; every run reads the distributions that the method or several
     predictions need.
     """
-    wanted, how = getattr(method, "batch", 1), {"checkpoint": getattr(method, "checkpoint", False)}
+    wanted, how = getattr(method, "batch", 1), {"checkpoint": bool(getattr(method, "checkpoint", False))}
     read = max(predictions, method.positions_read(tokens))
 
     def gradient(queries: int) -> int:
