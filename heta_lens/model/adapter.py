@@ -32,6 +32,7 @@ from heta_lens.model.hooks import (
     after_attention_name,
     bare,
     is_hooked_transformer,
+    lean_names_filter,
     names_filter,
     note,
     pattern_name,
@@ -352,10 +353,15 @@ class ModelAdapter:
 
     @one_at_a_time("self")
     @torch.no_grad()
-    def cache(self, ids: Int[Tensor, "1 pos"], kept: Callable[[str], bool] = names_filter) -> Any:
-        """Run like ``run_with_cache(ids, names_filter=kept)``, but leave no hooks behind when interrupted."""
+    def cache(self, ids: Int[Tensor, "1 pos"], kept: Callable[[str], bool] | None = None) -> Any:
+        """Run like ``run_with_cache(ids, names_filter=kept)``, but leave no hooks behind when interrupted.
+
+        By default, what methods read is kept, but no patterns that take more than an eighth of the free memory.
+        """
         from transformer_lens import ActivationCache
 
+        small = 8 * self.sizes.patterns(ids.shape[1]) <= available(self.device)
+        kept = kept or (names_filter if small else lean_names_filter)
         self._drop_patterns()
         activations: dict[str, Tensor] = {}
         noting = [(name, note(activations, name)) for name in self.points if kept(name)]

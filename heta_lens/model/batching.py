@@ -4,6 +4,7 @@
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ logger = logging.getLogger("heta_lens")
 GRAPH, PRODUCT = 3, 2  # in forward runs: building the graph of g's gradient, and then every product with H
 FIRST_ORDER = 0.3  # of such a graph: the graph of a gradient that is not differentiated again
 MASKED = 1.0  # in forward runs: starting a batch of masked runs
+GIB = 2**30
 SHORT = 32  # positions: shorter runs take no less time
 
 # Limits for the largest tensor of a run on a CPU, in bytes. Up to the first, tensors that pass through a graph many
@@ -50,6 +52,10 @@ class Sizes(NamedTuple):
     def cache(self, tokens: int) -> int:
         """Bytes of a lean cache: the embeddings, the last states, and the values of every layer."""
         return self.itemsize * tokens * (2 * self.d_model + self.layers * self.d_values)
+
+    def patterns(self, tokens: int) -> int:
+        """Bytes of the attention patterns of every layer."""
+        return self.itemsize * self.layers * self.heads * tokens**2
 
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
         """Bytes of a forward run without a graph: the activations of a layer, and the keys and values kept before."""
@@ -138,8 +144,10 @@ def choose_batches(
     """Choose how many copies of a run of ``queries`` positions on ``keys`` positions to run at once.
 
     "auto" takes as many copies as fit into the ``free`` memory (by default half of the unused memory), and no more
-    than run fastest.
+    than run fastest. A graph of one copy that is larger than the unused memory is refused.
     """
+    if products and free is None:
+        check_graph_fits(sizes, queries, keys, available(device), checkpoint=checkpoint)
     if wanted != "auto":
         return Batches(int(wanted))
     room = available(device) // 2 if free is None else free
@@ -153,6 +161,18 @@ def choose_batches(
         widest = sizes.itemsize * max(sizes.heads * keys, sizes.d_mlp)  # bytes for a position
         most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // widest
     return Batches(max(1, min(most, room // copy)), fastest)
+
+
+def check_graph_fits(sizes: Sizes, queries: int, keys: int, free: int, *, checkpoint: bool) -> None:
+    """Refuse a gradient whose graph is larger than the free memory, before a system ends the process."""
+    needed = sizes.gradient(queries, keys, checkpoint=checkpoint)
+    if needed > free:
+        fitting = bisect_right(range(1, keys), free, key=lambda n: sizes.gradient(n, n, checkpoint=checkpoint))
+        raise ValueError(
+            f"the gradient of {keys:,} tokens takes about {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free: "
+            f"up to {fitting:,} tokens fit; fast, gradient_norm and the like hold one block's graph at a time, and so "
+            "does HETA with checkpoint=True"
+        )
 
 
 def out_of_memory(error: RuntimeError) -> bool:
