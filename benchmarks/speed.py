@@ -203,7 +203,9 @@ def exact_i(case: Case, read: Read) -> Measured:
     for group in chosen:
         some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
         begun = read()
-        moved = masked_effects([prediction], "zero", DIVERGENCES["orig_masked"], batches=batches, positions=some)
+        moved = masked_effects(
+            [prediction], "zero", DIVERGENCES["orig_masked"], batches=batches, parts=[range(at, at + 1) for at in some]
+        )
         measured[reach(piece, group)] = 0.0, (read() - begun) / len(some)
         divergences |= zip(some, moved.divergence[0].tolist(), strict=True)
     return Measured(extrapolated(measured, piece, groups), divergences)

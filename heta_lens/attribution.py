@@ -309,6 +309,19 @@ class Attribution(Result):
         return hidden & ~hidden.all()
 
     @property
+    def measured(self) -> Bool[Tensor, "pos"]:
+        """A mask of the tokens whose effect was measured alone.
+
+        With a budget of ``forwards``, other tokens have an equal share of their span's effect, and tokens of a chat
+        template 0. All tokens of a method without such a budget are marked.
+        """
+        together = self.diagnostics.masked_together
+        alone = torch.full_like(self.special, True) if together is None else ~self.template
+        for start, stop, _ in together or ():
+            alone &= (self.positions < start) | (self.positions >= stop)
+        return alone
+
+    @property
     def summed(self) -> "Attribution":
         """The attribution itself; a span sums the scores of all targets here."""
         return self
@@ -372,6 +385,8 @@ class Attribution(Result):
         for name, error in self.standard_errors.items():
             if error is not None and name != "interactions":
                 columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
+        if self.diagnostics.masked_together is not None:
+            columns["measured"] = self.measured.tolist()
         columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
         if self.messages is not None:
             owners = pd.Series(self.messages.owners.tolist(), dtype="Int64")

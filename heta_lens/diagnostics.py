@@ -59,6 +59,7 @@ class Diagnostics(Mapping[str, Any]):
     share: Mapping[str, float] | None = None
     parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None
+    masked_together: Sequence[tuple[int, int, float]] | None = None  # spans of a search: start, stop, divergence
     probes: int | None = None
     standard_errors: Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None] | None = None
     cross_talk: Float[Tensor, "pos"] | None = None

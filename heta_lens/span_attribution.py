@@ -110,7 +110,9 @@ class SpanAttribution(Result):
             target=first.target if plain else frozenset(),  # `question` prints a set as ``target_text``
             target_text="".join(self.targets) if plain else ", ".join(dict.fromkeys(self.targets)),
             parts={},
-            diagnostics=Diagnostics(chosen=chosen, user_hooks=first.diagnostics.user_hooks),
+            diagnostics=Diagnostics(
+                chosen=chosen, user_hooks=first.diagnostics.user_hooks, masked_together=_masked_together(self.steps)
+            ),
             interactions=None,
         )
 
@@ -131,6 +133,15 @@ class SpanAttribution(Result):
             for step, target in zip(self.steps, self.targets, strict=True)
         ]
         return pd.concat(frames, ignore_index=True)
+
+
+def _masked_together(steps: Sequence[Attribution]) -> tuple[tuple[int, int, float], ...] | None:
+    """Return the spans of a search before the first target, and how far they move a target at most."""
+    searches = [step.diagnostics.masked_together for step in steps]
+    if searches[0] is None:
+        return None
+    moves = [{start: moved for start, _, moved in search or ()} for search in searches]
+    return tuple((start, stop, max(own.get(start, 0.0) for own in moves)) for start, stop, _ in searches[0])
 
 
 class Hops(NamedTuple):

@@ -2,11 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar
 
+from heta_lens._util.numerics import Divergence
 from heta_lens._util.options import AtLeast, Batch, Options, Seed, chosen, is_whole, settings
+from heta_lens._util.python import quietly
 from heta_lens._util.target_kinds import KINDS, Kind, kind_of
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
@@ -17,6 +21,7 @@ from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens, runs_of_search
 from heta_lens.prediction.target import Scale, check_scale
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
@@ -107,7 +112,10 @@ class Method(Options, ABC):
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
-        with longest.running(), working(vars(work), self.progress, self.shorter, groups) as progress:
+        with (
+            longest.running(),
+            working(vars(work), self.progress, partial(self.shorter, predictions), groups) as progress,
+        ):
             results = self.explain_together(predictions)
         cost = Cost(**progress.cost())
         if shared > 1:
@@ -194,13 +202,25 @@ class Method(Options, ABC):
         """Name of the method in results."""
         return self.name
 
-    @property
-    def shorter(self) -> str:
-        """What shortens a long wait, in words."""
-        names = [name for name in self.scaled_by if name not in self.without_effect]
-        fewer = " or ".join(f"{name} (now {value})" if (value := getattr(self, name)) else name for name in names)
-        fast = "method='fast', whose signs mislead, takes one backward pass"
-        return f"fewer {fewer} take less time; {fast}" if fewer else fast
+    def shorter(self, predictions: Sequence[Prediction]) -> str:
+        """What shortens a long wait, in words: a quarter of the option that then leaves the least work."""
+        fast, worth = (
+            "method='fast', whose signs mislead, takes one backward pass",
+            self.work_together(predictions).worth,
+        )
+        found = list[tuple[float, str]]()
+        for name in (name for name in self.scaled_by if name not in self.without_effect):
+            now = getattr(self, name)
+            fewer = max(1, (now or len(predictions[-1])) // 4)
+            with suppress(ValueError):  # a value that the option does not take
+                share = self._changed(name, fewer).work_together(predictions).worth / worth
+                written = f"{name}={fewer} (now {now or 'one a token'})"
+                found.append((share, f"{written} takes about {share:.0%} of the time"))
+        share, words = min(found, default=(1, ""))
+        return f"{words}; {fast}" if share < 1 else fast
+
+    def _changed(self, option: str, value: Any) -> "Method":
+        return quietly(lambda: replace(self, **{option: value}))
 
 
 def with_inherited_options(method: type[Method]) -> str:
@@ -297,3 +317,31 @@ class WithBatch(Method):
     """- ``batch``: the number of copies of the context to run at once; affects memory and speed only"""
 
     batch: Batch = "auto"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithForwards(WithMask, WithBatch):
+    """
+    - ``forwards``: the most runs, for long contexts: spans of the text are masked as wholes, and the spans that move
+      the prediction most are divided, down to single tokens; ``attribution.measured`` tells which tokens were masked
+      alone, and the others share their span's effect. None masks every token alone
+    """
+
+    forwards: Annotated[int | None, AtLeast(2, whole=True)] = None
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        check_forwards(prediction, self.forwards)
+
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=runs_of_search(prediction, self.forwards))
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        """Group all predictions, which share masked forwards, unless the mask depends on the context."""
+        alone = isinstance(self.mask, str) and self.mask == "mean"
+        return super().sharing_runs(predictions) if alone else [[*predictions]]
+
+    def token_effects(self, predictions: Sequence[Prediction], divergence: Divergence) -> list[TokenEffects]:
+        """Mask every token, or search, for predictions that share the runs."""
+        batches = predictions[-1].batches(self.batch, read=len(predictions))
+        return effects_of_tokens(predictions, self.mask, divergence, batches, self.forwards)

@@ -51,14 +51,15 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
 
 
 def _method(name: str, options: Mapping[str, Any]) -> type[Method] | None:
-    """Return the method of a name, with all of its options; a user's function may have a method's name, and has none.
+    """Return the method of a name, with its options; a user's function may have a method's name, and has none.
 
     Only listed names are looked up: a file must not make a module be imported.
     """
     if name not in [*METHODS]:
         return None
     method = METHODS[name]
-    return method if {entry.name for entry in fields(method)} - {"progress"} <= options.keys() else None
+    own = {entry.name for entry in fields(method)} - {"progress"}
+    return method if not own or own & options.keys() else None
 
 
 def _model(of: Attribution) -> str:
@@ -81,7 +82,9 @@ def _eligible(step: Attribution, context: str, target: str) -> str:
         parts = f"which share the scores of {len(sources)} source{'s' * (len(sources) != 1)}"
         eligible = f"{sum(map(len, sources))} of the {context} before {target}, {parts}"
     else:
-        special = "but the first, which the method keeps, with a score of 0" if kept else "special tokens too"
+        of_template = known.masked_together is not None and step.template.any()
+        left = "the first" if kept else "the chat template's" if of_template else ""
+        special = f"but {left}, which the method keeps, with a score of 0" if left else "special tokens too"
         eligible = f"all {context} before {target}, {special}"
     return eligible + (f"; left out for display: {known.left_out}" if known.left_out else "")
 

@@ -1,6 +1,6 @@
 """What an attribution will cost, in runs, seconds and bytes, and what would be cheaper or within a budget."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -330,7 +330,9 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
 
         sizes = range(next(size for size in LEAST if worth(size) < inf), LARGEST)
         affordable = bisect_right(sizes, budget, key=worth)
-        method = replace(method, **{name: sizes[max(0, affordable - 1)]})
+        size = sizes[max(0, affordable - 1)]
+        size = sizes[bisect_left(sizes, worth(size), key=worth)]  # no more than is of use
+        method = replace(method, **{name: size})
         if affordable:
             method.check(prediction)
             return method

@@ -13,14 +13,15 @@ from torch import Tensor
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
-from heta_lens.methods.base import Scores, WithBatch, WithMask, refuse_hooks, refuse_overlong
+from heta_lens.diagnostics import Diagnostics
+from heta_lens.methods.base import Scores, WithForwards, refuse_hooks, refuse_overlong
 from heta_lens.prediction.generation import Beams, Writer, beam_search
-from heta_lens.prediction.masking import mask_vector, masked_copies, masked_effects
+from heta_lens.prediction.masking import mask_vector, masked_copies
 from heta_lens.prediction.prediction import Prediction
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Gilot(WithMask, WithBatch):
+class Gilot(WithForwards):
     """GiLOT (Li 2024): the move of the output distribution, in optimal transport, when a token is masked.
 
     ``a_i = D(P, P with token i masked)``: ≥ 0, no direction, and the same for every target.
@@ -42,14 +43,20 @@ class Gilot(WithMask, WithBatch):
     name: ClassVar = "gilot"
     paper: ClassVar[str] = "Li et al., GiLOT: interpreting generative language models via optimal transport, ICML 2024"
     family: ClassVar = "generation"
-    cost: ClassVar = "N F and N linear programmes; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
+    cost: ClassVar = (
+        "N F and N linear programmes, or as many as ``forwards`` allows; (N + 1) (1 + (length - 1) beams) F when it "
+        "looks ahead"
+    )
+    scaled_by: ClassVar = ("forwards",)
     signed: ClassVar = False
     target_agnostic: ClassVar = True
     adapted: ClassVar = "by default only the next token is considered; transport is exact; texts do not end"
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        return {"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}
+        if self.length == 1:
+            return {"beams": "length=1 (before which no token is written)"}
+        return {"forwards": f"length={self.length} (which masks every token alone)"}
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -59,20 +66,21 @@ class Gilot(WithMask, WithBatch):
             refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")
 
     def work(self, prediction: Prediction) -> Work:
-        n, ahead = len(prediction), (self.length - 1) * self.beams
-        return Work(forwards=(n + 1) * (1 + ahead) if ahead else n)
+        if self.length == 1:
+            return super().work(prediction)
+        return Work(forwards=(len(prediction) + 1) * (1 + (self.length - 1) * self.beams))
 
     def explain(self, prediction: Prediction) -> Scores:
-        vector = mask_vector(prediction, self.mask)
         distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
-        batches = prediction.batches(self.batch)
         if self.length == 1:
 
             def distances(log_p: Float[Tensor, "vocab"], log_qs: Float[Tensor, "copy vocab"]) -> Float[Tensor, "copy"]:
                 return torch.stack([distance(log_p, log_q) for log_q in log_qs])
 
-            effects = masked_effects([prediction], vector, distances, batches=batches)
-            return Scores(effects.divergence[0])
+            (found,) = self.token_effects([prediction], distances)
+            return Scores(found.effects.divergence, Diagnostics(masked_together=found.together))
+
+        batches, vector = prediction.batches(self.batch), mask_vector(prediction, self.mask)
 
         def ahead(states: Float[Tensor, "pos d"] | None = None) -> Float[Tensor, "vocab"]:
             writer = Writer.after(prediction, batches, states=states)

@@ -62,8 +62,7 @@ class CleanGradient(WithCheckpoint):
     def rules(self) -> Rules | None:
         return None if self.checkpoint else self.hooks
 
-    @property
-    def shorter(self) -> str:
+    def shorter(self, predictions: Sequence[Prediction]) -> str:  # noqa: ARG002
         return ""
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002

@@ -1,18 +1,18 @@
 """Leave-one-out: the change of the prediction when one token is masked."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import chosen
-from heta_lens._util.work import Work
-from heta_lens.methods.base import UNTITLED, Scores, WithBatch, WithMask
-from heta_lens.prediction.masking import masked_effects
+from heta_lens.diagnostics import Diagnostics
+from heta_lens.methods.base import UNTITLED, Scores, WithForwards
 from heta_lens.prediction.prediction import Prediction
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LeaveOneOut(WithMask, WithBatch):
+class LeaveOneOut(WithForwards):
     """Leave-one-out: the change of the prediction when one token is masked.
 
     ``a_i = KL(P ‖ P with token i masked)``, or ``g(X) - g(X with i masked)``, above 0 where i speaks for the target.
@@ -25,7 +25,8 @@ class LeaveOneOut(WithMask, WithBatch):
 
     name: ClassVar = "leave_one_out"
     family: ClassVar = "perturbation"
-    cost: ClassVar = "N F, each from the masked token on"
+    cost: ClassVar = "N F, each from the masked token on, or as many as ``forwards`` allows"
+    scaled_by: ClassVar = ("forwards",)
     signed: ClassVar = False
 
     @property
@@ -36,13 +37,15 @@ class LeaveOneOut(WithMask, WithBatch):
     def ignores_target(self) -> bool:
         return self.effect == "kl"
 
-    def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=len(prediction))
-
     def explain(self, prediction: Prediction) -> Scores:
-        batches = prediction.batches(self.batch)
-        effects = masked_effects([prediction], self.mask, kl, batches=batches)
-        if self.effect == "kl":
-            return Scores(effects.divergence[0])
-        measured = {"effect": "value" if callable(prediction.target) else self.effect}
-        return Scores(effects.drop[0], {"chosen": chosen(self, without=UNTITLED) | measured})
+        return self.explain_together([prediction])[0]
+
+    def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
+        results = []
+        for prediction, found in zip(predictions, self.token_effects(predictions, kl), strict=True):
+            scores, known = found.effects.divergence, Diagnostics(masked_together=found.together)
+            if self.effect == "log_prob":
+                measured = {"effect": "value" if callable(prediction.target) else self.effect}
+                scores, known = found.effects.drop, replace(known, chosen=chosen(self, without=UNTITLED) | measured)
+            results.append(Scores(scores, known))
+        return results

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import ColouredScores, Shade, shade_of, share_note, tint
-from heta_lens.plots.titles_and_notes import headline, kicker, predicted
+from heta_lens.plots.titles_and_notes import headline, kicker, predicted, search_note
 from heta_lens.span_attribution import SpanAttribution
 
 
@@ -46,7 +46,8 @@ class ColouredText(ColouredScores):
     def notes(self) -> list[str]:
         """Lines on facts that the colours do not show: a score beyond the scale, and the frame."""
         scored, framed = self.attribution, "framed: the answer that is explained" if self.written else ""
-        return [*filter(None, [self.beyond, framed, share_note(scored), scored.diagnostics.note, self.note])]
+        known = share_note(scored), search_note(scored), scored.diagnostics.note
+        return [*filter(None, [self.beyond, framed, *known, self.note])]
 
     @property
     def all_tokens(self) -> tuple[str, ...]:

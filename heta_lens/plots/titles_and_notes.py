@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
-from heta_lens._util.target_kinds import Side, described, of_logits, sides
+from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import percent, share_note, token_at
@@ -110,6 +110,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
         f"the {'whole ' * bool(removed)}score is {', '.join(terms)}" if told else "",
+        search_note(attribution),
         _unfinished_integral(attribution),
         _most_against(attribution),
         known.note,
@@ -117,6 +118,20 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     ]
     ways = _ways(result.hop_shares) if isinstance(result, SpanAttribution) and result.reasoning else []
     return [*filter(None, possible), *ways]
+
+
+def search_note(attribution: Attribution) -> str:
+    """Return how many tokens a search measured alone, and what is left undivided; "" without a search."""
+    together = attribution.diagnostics.masked_together
+    if together is None:
+        return ""
+    alone, count = int(attribution.measured.sum()), len(attribution)
+    kept, largest = int(attribution.template.sum()), max((moved for *_, moved in together), default=0.0)
+    unit = "" if isinstance(attribution.target, Activation) or attribution.method == "gilot" else " nats"
+    spans = f"{len(together)} span{'s' * (len(together) != 1)}"
+    rest = f"the rest in {spans}, the largest moves {largest:.2g}{unit}" if together else ""
+    template = f"{kept:,} of the template kept as they are" if kept else ""
+    return "; ".join(filter(None, [f"{alone:,} of {count:,} tokens measured alone", template, rest]))
 
 
 def _most_against(attribution: Attribution) -> str:

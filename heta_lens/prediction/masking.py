@@ -72,12 +72,12 @@ def masked_copies(
 
 
 class MaskedEffects(NamedTuple):
-    """Effects of masking one token at a time: how far the distribution moves (of an activation: the target's number),
+    """Effects of masking parts of a context: how far the distribution moves (of an activation: the target's number),
     and how much g drops.
     """
 
-    divergence: Float[Tensor, "target pos"]
-    drop: Float[Tensor, "target pos"]
+    divergence: Float[Tensor, "target part"]
+    drop: Float[Tensor, "target part"]
 
 
 @torch.no_grad()
@@ -89,47 +89,48 @@ def masked_effects(
     batches: Batches,
     start: int = 0,
     stop: int | None = None,
-    positions: Sequence[int] | None = None,
+    parts: Sequence[range] | None = None,
     floor: bool = False,
 ) -> MaskedEffects:
-    """Mask one token at a time, and compare the prediction of every target with its clean one.
+    """Mask one part of the context at a time, and compare the prediction of every target with its clean one.
 
-    ``predictions`` are of one prompt, shorter contexts first: one set of runs serves all of them. ``positions`` (all,
-    by default) are masked in turn; with ``start`` and ``stop``, only the states of that window and the last positions
-    react. A token whose embedding is the mask already has an effect of 0 and is not run.
+    ``predictions`` are of one prompt, shorter contexts first: one set of runs serves all of them. ``parts`` are
+    positions in a row, in order; by default, every token by itself, and an empty part masks nothing. With ``start`` and
+    ``stop``, only the states of that window and the last positions react. A part whose embeddings are the mask already
+    has an effect of 0 and is not run.
 
     ``floor`` also runs the clean context with the first and last batch of every start. Effects that are no larger than
     its distance from the clean prediction, which is rounding, are 0.
     """
     longest, embeddings = predictions[-1], predictions[-1].embeddings
     vector, end = mask_vector(longest, mask), len(longest) if stop is None else stop
-    positions = range(start, end) if positions is None else positions
-    effects = longest.logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
+    parts = [range(place, place + 1) for place in range(start, end)] if parts is None else parts
+    ends = torch.tensor([(part.start, part.stop) for part in parts])
+    effects = longest.logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(parts))
     rounding = effects.new_zeros(len(effects), len(predictions), 1)
     changed = (embeddings != vector).any(-1).tolist()
-    for group in longest.by_start(positions, end, MASKED):
-        if not (group := list(filter(changed.__getitem__, group))):
-            continue
-        first = group[0]
+    to_run = [number for number, part in enumerate(parts) if not part or any(changed[part.start : part.stop])]
+    for group in longest.by_start([parts[number].start for number in to_run], end, MASKED):
+        numbers, to_run, first = to_run[: len(group)], to_run[len(group) :], group[0]
         read = [len(prediction) - 1 for prediction in predictions if len(prediction) > first]
-        rerun = longest.rerun(first, stop=stop, read=read)
+        rerun, places = longest.rerun(first, stop=stop, read=read), torch.arange(first, end)
 
-        def run(copies: Int[Tensor, "copy 2"], first: int = first, rerun: Rerun = rerun) -> Float[Tensor, "copy ..."]:
-            places, masked = copies.unbind(1)
-            vectors = torch.where(masked.bool()[:, None].to(vector.device), vector, embeddings[places])
-            logits = rerun.logits(masked_copies(embeddings[first:end], places - first, vectors))
-            return _compared(predictions, logits, places, divergence)
+        def run(
+            spans: Int[Tensor, "copy 2"], first: int = first, rerun: Rerun = rerun, places: Tensor = places
+        ) -> Float[Tensor, "copy ..."]:
+            gone = ((places >= spans[:, :1]) & (places < spans[:, 1:])).to(embeddings.device)
+            states = torch.where(rearrange(gone, "copy pos -> copy pos 1"), vector, embeddings[first:end])
+            return _compared(predictions, rerun.logits(states), spans[:, 0], divergence)
 
-        places = torch.tensor([first, *group, group[-1]])
-        masked = torch.ones_like(places)
-        masked[[0, -1]] = 0  # the clean copies
-        copies = torch.stack([places, masked], 1)
-        copies = copies if floor else copies[1:-1]
-        rows = rearrange(batches.map(run, copies, end - first), "copy kind target -> kind target copy")
-        effects[..., group] = rows[..., copies[:, 1].bool()]
+        spans = ends[numbers]
+        if floor:  # nothing is masked in the first and the last copy
+            clean = repeat(spans[[0, -1], 0], "copy -> copy 2")
+            spans = torch.cat([clean[:1], spans, clean[1:]])
+        rows = rearrange(batches.map(run, spans, end - first), "copy kind target -> kind target copy")
+        effects[..., numbers] = rows[..., 1:-1] if floor else rows
         if floor:
             rounding = torch.maximum(rounding, rows[..., [0, -1]].abs().amax(-1, keepdim=True))
-    return MaskedEffects(*effects.masked_fill(effects.abs() <= rounding, 0)[..., list(positions)])
+    return MaskedEffects(*effects.masked_fill(effects.abs() <= rounding, 0))
 
 
 def _compared(

@@ -11,7 +11,8 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import HALF, explain, predict
 from heta_lens import METHODS, Heta, Method
-from heta_lens._util.options import chosen
+from heta_lens._util.options import chosen, keywords
+from heta_lens.methods.registry import method_of
 
 RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("heta", {"probes": 2}),
@@ -132,3 +133,22 @@ def test_other_scores_are_refused(scores: Any, message: str) -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises((TypeError, ValueError), match=message):
         explain(model, zoo.prompt(model, N), TARGET, method=lambda _: scores)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("leave_one_out", "forwards=5 (now one a token) takes about 25% of the time; "),
+        ("careful", "forwards=5 (now one a token) takes about "),
+        ("heta", "probes=2 (now 10) takes about "),
+        ("context_cite samples=40", "samples=10 (now 40) takes about "),
+        ("random", "method='fast'"),
+        ("fast", ""),
+    ],
+)
+def test_what_shortens_a_wait_is_named_with_how_much(method: str, said: str) -> None:
+    model = zoo.bridge("gpt2")
+    name, *options = method.split()
+    made = method_of(name, keywords(options))
+    words = made.shorter([predict(model, zoo.prompt(model, 20), 7)])
+    assert words.startswith(said) and bool(words) == bool(said)

@@ -42,8 +42,9 @@ def test_a_budget_is_kept_and_used(name: str, prediction: Prediction) -> None:
             continue
         within.append(budget)
         assert method.work(prediction).worth <= budget
-        more = [replace(method, **{option: getattr(method, option) + 1}) for option in method.scaled_by]
-        assert any(one.work(prediction).worth > budget for one in more)
+        sizes = {option: size for option in method.scaled_by if (size := getattr(method, option)) is not None}
+        more = [replace(method, **{option: size + 1}) for option, size in sizes.items()]
+        assert any(one.work(prediction).worth > budget for one in more) or sizes == {"forwards": len(prediction)}
     assert within, "every budget is too small"
 
 
@@ -65,7 +66,7 @@ def test_a_method_that_costs_less_is_left_as_it_is(name: str, prediction: Predic
 def test_what_costs_more_is_refused_with_both_numbers(prediction: Prediction) -> None:
     n = len(prediction)
     with pytest.raises(ValueError, match=r"at its cheapest it takes \d+ forwards, over the budget of 3"):
-        within_budget(METHODS["leave_one_out"](), prediction, 3)
+        within_budget(METHODS["arc_jsd"](source="token"), prediction, 3)
     with pytest.raises(ValueError, match=r"samples=\d+ are too few"):
         within_budget(METHODS["kernel_shap"](), prediction, n)
 

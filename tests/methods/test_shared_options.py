@@ -9,10 +9,10 @@ from helpers import zoo
 from helpers.asking import QUICK, doubts_allowed, predict
 from heta_lens import METHODS, causal
 from heta_lens.methods import base as options
-from heta_lens.methods.base import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
+from heta_lens.methods.base import WithBatch, WithBos, WithForwards, WithLayer, WithMask, WithScale, WithSeed
 from heta_lens.metrics import Drops
 
-SHARED = (WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed)
+SHARED = (WithBatch, WithBos, WithForwards, WithLayer, WithMask, WithScale, WithSeed)
 
 
 def test_every_shared_option_is_tested_here() -> None:

@@ -33,6 +33,7 @@ from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
 from heta_lens.prediction.masking import MaskedEffects, mask_vector, masked_effects, whole_drops
 from heta_lens.prediction.prediction import Prediction, contrast_ids
+from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,7 @@ class Heta(HetaOptions, Method):
     - ``window_gate``: one gate (``global``), or every window's own, averaged (``per_window``)
     - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
+    - ``forwards``: the most runs of the information, as leave_one_out searches; None masks every token alone
     - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
     - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
@@ -84,7 +86,7 @@ class Heta(HetaOptions, Method):
     )
     family: ClassVar[str] = "heta"
     cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
-    scaled_by: ClassVar = ("probes", "groups")
+    scaled_by: ClassVar = ("probes", "groups", "forwards")
     signed: ClassVar[bool] = False
     fixed: ClassVar = "the weights and the other tokens; a gate, where there is one, takes the attention in the cache"
 
@@ -117,6 +119,8 @@ class Heta(HetaOptions, Method):
         if self.checkpoint and self.probed and (why := prediction.prompt.why_not_alone()):
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
         mask_vector(prediction, self.mask)
+        if self.weights[1]:
+            check_forwards(prediction, self.forwards)
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()
             if self.probed:
@@ -156,10 +160,11 @@ def _scored(
     method: Heta,
     prediction: Prediction,
     windows: Sequence[Window],
-    masked: MaskedEffects | None,
+    found: TokenEffects | None,
     drop: float,
 ) -> Scores:
     """Compute the gate, estimate the curvature, and combine both with the information."""
+    masked = None if found is None else found.effects
     information = None if masked is None else masked.divergence
     if masked is not None and method.information == "target":  # whose sign only a product keeps
         information = masked.drop if method.directed else masked.drop.abs()
@@ -171,6 +176,7 @@ def _scored(
         curvature = estimated_curvature(method.estimator, tasks, len(prediction))
         parts = replace(parts, curvature=curvature.samples)
     facts = score_facts(method, prediction, parts, curvature, masked, drop, gate_facts)
+    facts = replace(facts, masked_together=found and found.together)
     interactions = None if curvature is None or curvature.pairs is None else curvature.pairs.sizes
     return Scores(parts.score(method.balance), facts, parts.values, interactions)
 
@@ -199,26 +205,29 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
 
 def _masked_effects(
     method: Heta, predictions: Sequence[Prediction], windows: Sequence[Window]
-) -> Sequence[MaskedEffects | None]:
+) -> Sequence[TokenEffects | None]:
     """Mask every token for every prediction, and average over the windows that score the token."""
     if not method.weights[1]:
         return [None] * len(predictions)
     longest, found = predictions[-1], []
     batches = longest.batches(method.batch, longest_run(windows), read=len(predictions))
+    divergence, floor = DIVERGENCES[method.kl], method.combine == "geometric"
+    if len(windows) == 1:
+        return effects_of_tokens(predictions, method.mask, divergence, batches, method.forwards, floor=floor)
     for window in windows:
+        moved = window.start - window.span.start
         effects = masked_effects(
-            predictions if len(predictions) > 1 else [window.prediction],
+            [window.prediction],
             method.mask,
-            DIVERGENCES[method.kl],
+            divergence,
             batches=batches,
             start=window.start,
             stop=window.stop,
-            positions=[position - window.span.start + window.start for position in window.scored],
-            floor=method.combine == "geometric",
+            parts=[range(place, place + 1) for place in range(window.scored.start + moved, window.scored.stop + moved)],
+            floor=floor,
         )
-        found.append(torch.stack(effects))
-    effects = averaged(found, [window.scored for window in windows], len(longest)).unbind(1)
-    return [MaskedEffects(*own[:, : len(target)]) for target, own in zip(predictions, effects, strict=True)]
+        found.append(torch.cat(effects))
+    return [TokenEffects(MaskedEffects(*averaged(found, [window.scored for window in windows], len(longest))), None)]
 
 
 def gate_of(

@@ -100,6 +100,7 @@ class HetaOptions(Options):
     value_norm: Literal[1, 2] = 1
     mask: Masking = "zero"
     kl: Direction = "orig_masked"
+    forwards: Annotated[int | None, AtLeast(2, whole=True)] = None
     interactions: bool = False
     checkpoint: bool = False
     seed: Seed = 0
@@ -176,7 +177,7 @@ class HetaOptions(Options):
             reason = because if "gate" in unused else f"gate={self.gate!r}"
             unused |= dict.fromkeys(("flow", "value_norm", "window_gate"), reason)
         if not gamma:
-            unused |= dict.fromkeys(("kl", "information"), because)
+            unused |= dict.fromkeys(("kl", "information", "forwards"), because)
         if self.information == "target":
             unused["kl"] = "information='target' (which is no divergence)"
         if self.combine == "geometric":
@@ -221,6 +222,8 @@ def contradictions(o: HetaOptions) -> Iterator[str]:
         )
     given = o.chosen.keys() - o.without_effect.keys()
     windowed = o.recipe.windowed
+    if "forwards" in given and windowed:
+        yield f"forwards= searches in the whole context, and does not go with variant={o.variant!r}: leave it out"
     if "interactions" in given and windowed:
         yield f"interactions=True does not go with variant={o.variant!r}: tokens far apart share no window"
     if "interactions" in given and (o.support, o.norm) == ("row", "hutchinson"):

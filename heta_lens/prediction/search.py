@@ -1,0 +1,138 @@
+"""Effects of masking every token of a long context with few runs: spans are masked as wholes, and the spans that matter
+are divided.
+
+Inside a span, tokens for and against the target cancel each other. So the search goes by how far masking a span moves
+the whole prediction, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.numerics import Divergence
+from heta_lens._util.text import members, sentences
+from heta_lens.model.batching import Batches
+from heta_lens.prediction.masking import Mask, MaskedEffects, masked_effects
+from heta_lens.prediction.prediction import Prediction
+
+# Decided on prompts of about 250 tokens against exact effects. A score of one backward pass as a guide changed nothing.
+FIRST = 1 / 3  # of the runs are for the first spans, at most
+TOGETHER = 1 / 16  # of the runs that are left: how many spans are divided at once, so that batches stay full
+SHORT = 4  # tokens: shorter spans are divided into single tokens at once
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEffects:
+    """The effects of masking each token: of a token that was masked alone its own, else an equal share of its span's.
+
+    The spans ``together`` were masked as wholes and not divided: their start and stop, and how far masking them moves
+    the prediction. None: there was no search.
+    """
+
+    effects: MaskedEffects
+    together: tuple[tuple[int, int, float], ...] | None
+
+
+def effects_of_tokens(
+    predictions: Sequence[Prediction],
+    mask: Mask,
+    divergence: Divergence,
+    batches: Batches,
+    forwards: int | None,
+    *,
+    floor: bool = False,
+) -> list[TokenEffects]:
+    """Mask every token alone, or with fewer ``forwards`` the tokens of the spans that move a prediction most.
+
+    ``predictions`` are of one prompt, shorter contexts first, and share the runs. With a ``floor``, effects that are no
+    larger than rounding are 0, of spans as well.
+    """
+    longest = predictions[-1]
+    if forwards is None or forwards >= len(longest):
+        every = masked_effects(predictions, mask, divergence, batches=batches, floor=floor)
+        rows = zip(predictions, *every, strict=True)
+        return [TokenEffects(MaskedEffects(*(own[: len(one)] for own in rest)), None) for one, *rest in rows]
+    found: dict[range, Float[Tensor, "kind target"]] = {}
+
+    def measure(parts: Sequence[range]) -> None:
+        parts = sorted(parts, key=attrgetter("start"))
+        effects = masked_effects(predictions, mask, divergence, batches=batches, parts=parts)
+        found.update(zip(parts, torch.stack(effects).unbind(-1), strict=True))
+
+    def priority(part: range) -> float:
+        return float(found[part].abs().max()) / len(part) ** 0.5
+
+    nothing = range(0)  # whose effect is rounding
+    measure([*[nothing] * floor, *first_spans(longest, int(FIRST * forwards))])
+    left = forwards - len(found)
+    rounding = found.pop(nothing).abs() if floor else None
+    while left > 1 and (whole := sorted((part for part in found if len(part) > 1), key=priority, reverse=True)):
+        divided = list[range]()
+        for part in whole[: max(1, int(TOGETHER * left))]:
+            if left - len(divided) > 1:
+                divided += pieces(part, left - len(divided))
+                del found[part]
+        measure(divided)
+        left -= len(divided)
+    if rounding is not None:
+        found = {part: own.masked_fill(own.abs() <= rounding, 0) for part, own in found.items()}
+    return [shared_out(found, number, len(prediction)) for number, prediction in enumerate(predictions)]
+
+
+def shared_out(found: Mapping[range, Float[Tensor, "kind target"]], target: int, length: int) -> TokenEffects:
+    """Share the effects of spans on a target out to the tokens of its context."""
+    inside = {range(part.start, min(part.stop, length)): own for part, own in found.items() if part.start < length}
+    each = next(iter(found.values())).new_zeros(len(MaskedEffects._fields), length)
+    for part, own in inside.items():
+        each[:, part.start : part.stop] = own[:, target, None] / len(part)
+    together = sorted((one.start, one.stop, float(own[0, target])) for one, own in inside.items() if len(one) > 1)
+    return TokenEffects(MaskedEffects(*each), tuple(together))
+
+
+def pieces(part: range, most: int) -> list[range]:
+    """Divide a span into single tokens if it is short, and else into halves, which are two pieces at least."""
+    middle = (part.start + part.stop) // 2
+    alone = [range(place, place + 1) for place in part]
+    return alone if len(part) <= min(SHORT, most) else [range(part.start, middle), range(middle, part.stop)]
+
+
+def first_spans(prediction: Prediction, most: int) -> list[range]:
+    """Return the sentences and lines of a context as spans of positions, joined to ``most`` spans if possible.
+
+    Special tokens stand alone, no span goes beyond a chat's message, and a chat template's tokens are in no span.
+    """
+    (text, offsets), chat, length = prediction.located, prediction.prompt.chat, len(prediction)
+    special = np.array(prediction.tokenizer.special(prediction.ids.tolist()))
+    messages = np.zeros(length, dtype=int) if chat is None else np.array(chat.owners[:length])
+    apart = np.where(special & (messages >= 0), length + np.arange(length), messages)
+    ends = sentences(text) or [(0, len(text))]
+    owners = members(text, offsets, ends, np.zeros(length, dtype=bool)).argmax(0)
+    changes = np.flatnonzero((np.diff(apart) != 0) | (np.diff(owners) != 0)) + 1
+    spans = [range(*ends) for ends in pairwise([0, *changes.tolist(), length]) if apart[ends[0]] >= 0]
+    size = length / max(1, most)
+    while len(spans) > most and size < 2 * length:
+        joined, spans, size = spans, list[range](), 1.25 * size
+        for span in joined:
+            before = spans[-1] if spans else range(0)
+            touches = before.stop == span.start and apart[span.start - 1] == apart[span.start]
+            if touches and span.stop - before.start <= size:
+                span = range(spans.pop().start, span.stop)
+            spans.append(span)
+    return spans
+
+
+def runs_of_search(prediction: Prediction, forwards: int | None) -> int:
+    """Return how many runs mask every token, or search."""
+    return min(len(prediction), forwards or len(prediction))
+
+
+def check_forwards(prediction: Prediction, forwards: int | None) -> None:
+    """Refuse fewer runs than there are spans that cannot be joined."""
+    if forwards is not None and forwards < (least := len(first_spans(prediction, 1))):
+        raise ValueError(f"forwards={forwards} are fewer than the {least} messages and special tokens: give {least}")

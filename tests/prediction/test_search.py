@@ -1,0 +1,147 @@
+"""Effects of masking with few runs: every number against a plain run with the same span masked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import chats, zoo
+from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative
+from heta_lens import Attribution
+from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.prediction.search import first_spans
+
+N, RUNS = 24, 13
+METHODS = [("leave_one_out", {}), ("careful", {}), ("heta", {"variant": "kl_only"}), ("gilot", {})]
+
+
+def plain_effects(model: Any, ids: Tensor, target: int) -> Callable[[int, int], tuple[float, float]]:
+    """The divergence and the target's drop when the embeddings at ``start:stop`` are zeros: a whole run each."""
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    clean = log_probs(embeddings).detach()
+
+    def effects(start: int, stop: int) -> tuple[float, float]:
+        masked = embeddings.clone()
+        masked[start:stop] = 0
+        after = log_probs(masked).detach()
+        return float((clean.exp() * (clean - after)).sum()), float((clean - after)[target])
+
+    return effects
+
+
+@pytest.mark.parametrize("build", zoo.models())
+def test_every_token_has_its_own_effect_or_a_share_of_its_spans(
+    build: Any, forwards: Callable[[Any], list[Any]]
+) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    asked = predict(model, ids)
+    of, runs = plain_effects(model, ids, int(asked.target)), forwards(model)
+    divergences, drops = (LeaveOneOut(effect=effect, forwards=RUNS)(asked) for effect in ("kl", "log_prob"))
+    assert drops.diagnostics.cost.forwards in range(RUNS - 1, RUNS + 1)
+    del runs
+    together = drops.diagnostics.masked_together
+    assert together and divergences.diagnostics.masked_together == together
+    expected = torch.tensor([of(place, place + 1) for place in range(N)], dtype=torch.float64)
+    for start, stop, moved in together:
+        whole = of(start, stop)
+        assert moved == pytest.approx(whole[0], rel=1e-5, abs=1e-7)
+        expected[start:stop] = torch.tensor(whole, dtype=torch.float64) / (stop - start)
+    assert relative(divergences.scores, expected[:, 0]) < 1e-5 and relative(drops.scores, expected[:, 1]) < 1e-5
+    assert drops.measured.tolist() == [not any(a <= place < b for a, b, _ in together) for place in range(N)]
+    assert 0 < int(drops.measured.sum()) < N
+
+
+@pytest.mark.parametrize(("method", "options"), METHODS)
+def test_enough_runs_measure_every_token(method: str, options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    exact, searched = (explain(model, ids, method=method, **options, forwards=runs) for runs in (None, N))
+    assert torch.equal(exact.scores, searched.scores) and searched.measured.all()
+
+
+@pytest.mark.parametrize(("method", "options"), METHODS)
+def test_a_search_takes_the_runs_that_it_is_given(method: str, options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    exact, searched = (explain(model, ids, method=method, **options, forwards=runs) for runs in (None, RUNS))
+    assert exact.diagnostics.cost.forwards - searched.diagnostics.cost.forwards >= N - RUNS
+    found = heta_lens.estimate(cache_of(model, ids), tokens=ids, method=method, **options, forwards=RUNS)
+    assert searched.diagnostics.cost.forwards <= found.forwards
+
+
+def test_one_search_serves_a_span() -> None:
+    model = zoo.bridge("llama")
+    ids = zoo.prompt(model, N)
+    found = heta_lens.attribute_span(
+        cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out", effect="log_prob", forwards=RUNS
+    )
+    for step in found.steps:
+        assert step.diagnostics.cost.forwards_shared_by == 3 and step.diagnostics.cost.forwards <= RUNS
+        of = plain_effects(model, ids[:, : len(step)], int(step.target))
+        for place in step.measured.nonzero()[:, 0].tolist():
+            assert float(step.scores[place]) == pytest.approx(of(place, place + 1)[1], rel=1e-5, abs=1e-7)
+        for start, stop, moved in step.diagnostics.masked_together or ():
+            assert moved == pytest.approx(of(start, stop)[0], rel=1e-5, abs=1e-7)
+            assert float(step.scores[start:stop].sum()) == pytest.approx(of(start, stop)[1], rel=1e-5, abs=1e-7)
+
+
+def test_exact_effects_on_a_span_share_their_runs() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    span = heta_lens.attribute_span(cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out", effect="log_prob")
+    for step in span.steps:
+        alone = explain(model, ids[:, : len(step)], int(step.target), method="leave_one_out", effect="log_prob")
+        assert relative(step.scores, alone.scores) < 1e-6
+        assert step.diagnostics.cost.forwards_shared == N - 1
+
+
+def test_spans_are_sentences_and_lines_and_are_joined_where_few_are_wanted() -> None:
+    model = heta_lens.load_demo_model()
+    text = (
+        "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
+    )
+    asked = predict(model, model.to_tokens(text))
+    written, offsets = asked.located
+
+    def words(most: int) -> list[str]:
+        return [written[offsets[span[0]].start : offsets[span[-1]].stop].strip() for span in first_spans(asked, most)]
+
+    bos, *sentences = words(N)
+    assert bos == "<bos>" and " | ".join(sentences) == text.replace(". ", ". | ").replace("? ", "? | ")
+    assert len(words(3)) <= 3 and len(words(1)) == 2  # a special token stands alone
+    assert [place for span in first_spans(asked, 3) for place in span] == [*range(len(asked))]
+
+
+@pytest.mark.parametrize("name", chats.FAMILIES)
+def test_a_chats_template_is_kept_and_no_span_leaves_a_message(name: str) -> None:
+    model = next(iter(chats.MODELS.values()))(name)
+    chat = heta_lens.chat(model, chats.CHAT)
+    cache = cache_of(model, chat.tokens)
+    asked = heta_lens.Prediction.from_cache(cache, tokens=chat)
+    spans = first_spans(asked, 1)
+    assert sorted(place for span in spans for place in span) == (~chat.template).nonzero()[:, 0].tolist()
+    assert all(len({chat.owners[place] for place in span}) == 1 for span in spans)
+    found = heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) + 8)
+    assert not found.scores[chat.template].any() and not found.measured[chat.template].any()
+    with pytest.raises(ValueError, match=f"forwards={len(spans) - 1} .* give {len(spans)}"):
+        heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) - 1)
+
+
+def test_what_was_measured_is_kept_in_files_and_frames(tmp_path: Any) -> None:
+    model = zoo.bridge("gpt2")
+    found = explain(model, zoo.prompt(model, N), method="leave_one_out", forwards=RUNS)
+    found.save(tmp_path / "found.safetensors")
+    loaded = Attribution.load(tmp_path / "found.safetensors")
+    assert torch.equal(loaded.measured, found.measured) and loaded.to_frame()["measured"].sum() == found.measured.sum()
+    assert torch.equal(found.without([3]).measured, found.measured[torch.arange(N) != 3])
+    exact = explain(model, zoo.prompt(model, N), method="leave_one_out")
+    assert exact.measured.all() and "measured" not in exact.to_frame()
+
+
+def test_windows_and_a_search_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match=r"forwards= .*variant=.win."):
+        heta_lens.Heta(variant="win", window=8, forwards=RUNS)
