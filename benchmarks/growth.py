@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 import heta_lens
-from benchmarks import pages
+from benchmarks import long_study, pages
 from benchmarks.models import SMOLLM2
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import ROOT, Table, number, save_figure
@@ -103,6 +103,8 @@ def _forward(model: Any, ids: torch.Tensor) -> float:
 def run(*settings: str) -> None:
     for setting in settings or SETTINGS:
         OUTCOMES.measure([(setting, length) for length in LENGTHS], measured)
+    if not settings:
+        long_study.run()
 
 
 def measured(setting: str, length: int) -> dict[str, Any]:
@@ -146,7 +148,7 @@ def write() -> None:
             [[setting, *(hits(found[setting, length]) for length in LENGTHS)] for setting in SETTINGS],
         ),
     ]
-    pages.write("growth", tables)
+    pages.write("growth", [*tables, *long_study.tables()])
     save_figure(figure(), ROOT / "docs" / "growth.webp")
 
 
