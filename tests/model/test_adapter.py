@@ -12,6 +12,7 @@ import heta_lens
 from helpers import odd_models, quantised, zoo
 from helpers.asking import N, cache_of, missing, refusal
 from heta_lens._util.work import Allocations
+from heta_lens.model import adapter as adapter_module
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import bare, note, put, put_positions, put_where
 from heta_lens.model.weights import is_elsewhere, is_readable, quantised_modules, read_output_weights
@@ -44,6 +45,14 @@ LAYERS = 4
 
 def entered(adapter: ModelAdapter, ids: Tensor) -> dict[int, Tensor]:
     return adapter.streams(ids, range(LAYERS + 1))
+
+
+def test_patterns_that_would_fill_the_memory_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = ModelAdapter(zoo.bridge("gpt2"))
+    ids, most = zoo.prompt(adapter.model, 5), 8 * adapter.sizes.patterns(5)
+    for free, cached in ((most, True), (most - 1, False)):
+        monkeypatch.setattr(adapter_module, "available", lambda _, free=free: free)
+        assert ("blocks.0.attn.hook_pattern" in adapter.cache(ids)) == cached
 
 
 @pytest.mark.parametrize("build", zoo.models())
