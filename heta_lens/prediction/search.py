@@ -21,8 +21,8 @@ from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import Mask, MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction
 
-# Decided against exact effects of 8 prompts of about 250 tokens. A score of one backward pass as a guide changed nothing
-# with runs for a fifth of the tokens or more. Shares are equal, so that sums over sentences stay what was measured.
+# Decided against exact effects on 8 prompts of about 250 tokens. A score of one backward pass as a guide changed
+# nothing with runs for a fifth of the tokens or more. Equal shares leave sums over sentences as they were measured.
 FIRST = 1 / 3  # of the runs are for the first spans, at most
 TOGETHER = 1 / 16  # of the runs that are left: how many spans are divided at once, so that batches stay full
 SHORT = 4  # tokens: shorter spans are divided into single tokens at once

@@ -73,6 +73,30 @@ def test_a_search_takes_the_runs_that_it_is_given(method: str, options: dict[str
     assert searched.diagnostics.cost.forwards <= found.forwards
 
 
+@pytest.mark.parametrize(
+    "target",
+    [{6, 7}, (6, 7), (6, {7, 8}), lambda logits: logits[2], heta_lens.activation("blocks.1.hook_resid_post", index=1)],
+    ids=["set", "contrast", "sets", "function", "activation"],
+)
+def test_every_kind_of_target_is_searched(target: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids, options = zoo.prompt(model, N), {"method": "leave_one_out", "effect": "log_prob"}
+    exact, searched = (explain(model, ids, target, **options, forwards=runs) for runs in (None, RUNS))
+    alone = searched.measured
+    assert 0 < int(alone.sum()) < N and relative(searched.scores[alone], exact.scores[alone]) < 1e-6
+
+
+def test_the_prompts_of_a_batch_have_searches_of_their_own() -> None:
+    model = zoo.bridge("gpt2")
+    ids = torch.cat([zoo.prompt(model, N, seed) for seed in (0, 1)])
+    options = {"method": "leave_one_out", "forwards": RUNS}
+    batch = heta_lens.attribute_batch(cache_of(model, ids), tokens=ids, **options)
+    for own, found in zip(ids, batch, strict=True):
+        alone = explain(model, own[None], **options)
+        assert relative(found.scores, alone.scores) < 1e-6
+        assert found.diagnostics.cost.forwards == alone.diagnostics.cost.forwards
+
+
 def test_one_search_serves_a_span() -> None:
     model = zoo.bridge("llama")
     ids = zoo.prompt(model, N)
