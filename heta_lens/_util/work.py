@@ -123,16 +123,10 @@ class Waits(Bars):
     busy_said = False  # once per process
 
     def __init__(
-        self,
-        *columns: ProgressColumn,
-        console: Console,
-        drawn: bool,
-        lines: bool,
-        shorter: Callable[[], str],
-        times: int,
+        self, *columns: ProgressColumn, console: Console, drawn: bool, lines: bool, shorter: str, times: int
     ) -> None:
         super().__init__(*columns, console=console, transient=console.is_terminal)
-        self.drawn, self.lines, self.shorter, self.times = drawn, lines, shorter if times else None, times
+        self.drawn, self.lines, self.shorter, self.times = drawn, lines, shorter if times else "", times
         self.begun, self.said, self.others = perf_counter(), 0.0, _seconds_of_others()
 
     def start(self) -> None:
@@ -150,9 +144,8 @@ class Waits(Bars):
         if self.shorter and seconds is not None and now - self.begun >= SETTLED:
             seconds += (self.times - 1) * (seconds + now - self.begun)
             if seconds > LONG:
-                words, self.shorter = self.shorter(), None
-                if words:
-                    self._say(f"about {timedelta(seconds=round(seconds))} left: {words}")
+                self._say(f"about {timedelta(seconds=round(seconds))} left: {self.shorter}")
+                self.shorter = ""
         if self.drawn:
             super().start()
         elif self.lines and now - (self.said or self.begun) >= EVERY:
@@ -190,9 +183,7 @@ def step() -> AbstractContextManager[Progress]:
 
 
 @contextmanager
-def working(
-    expected: dict[str, int], show: bool | None, shorter: Callable[[], str] = str, times: int = 1
-) -> Iterator[Progress]:
+def working(expected: dict[str, int], show: bool | None, shorter: str = "", times: int = 1) -> Iterator[Progress]:
     """Count the model's work inside a block; ``show`` draws a bar per kind of work.
 
     With None, a bar is drawn on a terminal or in a notebook, if the work lasts; a command prints lines elsewhere. A

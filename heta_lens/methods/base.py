@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +18,7 @@ from heta_lens.methods.results import Scores, checked_scores, make_attribution
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import check_gradients
-from heta_lens.prediction.masking import Masking, mask_vector
+from heta_lens.prediction.masking import Masking, depends_on_context, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens, runs_of_search
 from heta_lens.prediction.target import Scale, check_scale
@@ -112,10 +111,7 @@ class Method(Options, ABC):
         longest, shared, work = predictions[-1], len(predictions), self.work_together(predictions)
         if work.backwards or work.hvps:
             check_gradients(longest)
-        with (
-            longest.running(),
-            working(vars(work), self.progress, partial(self.shorter, predictions), groups) as progress,
-        ):
+        with longest.running(), working(vars(work), self.progress, self.shorter(predictions), groups) as progress:
             results = self.explain_together(predictions)
         cost = Cost(**progress.cost())
         if shared > 1:
@@ -204,20 +200,16 @@ class Method(Options, ABC):
 
     def shorter(self, predictions: Sequence[Prediction]) -> str:
         """What shortens a long wait, in words: a quarter of the option that then leaves the least work."""
-        fast, worth = (
-            "method='fast', whose signs mislead, takes one backward pass",
-            self.work_together(predictions).worth,
-        )
-        found = list[tuple[float, str]]()
+        worth, found = self.work_together(predictions).worth, list[tuple[float, str]]()
         for name in (name for name in self.scaled_by if name not in self.without_effect):
             now = getattr(self, name)
             fewer = max(1, (now or len(predictions[-1])) // 4)
             with suppress(ValueError):  # a value that the option does not take
-                share = self._changed(name, fewer).work_together(predictions).worth / worth
+                share = self._changed(name, fewer).work_together(predictions).worth / max(1, worth)
                 written = f"{name}={fewer} (now {now or 'one a token'})"
-                found.append((share, f"{written} takes about {share:.0%} of the time"))
+                found.append((share, f"{written} takes about {share:.0%} of the time; "))
         share, words = min(found, default=(1, ""))
-        return f"{words}; {fast}" if share < 1 else fast
+        return (words if share < 1 else "") + "method='fast', whose signs mislead, takes one backward pass"
 
     def _changed(self, option: str, value: Any) -> "Method":
         return quietly(lambda: replace(self, **{option: value}))
@@ -338,8 +330,7 @@ class WithForwards(WithMask, WithBatch):
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group all predictions, which share masked forwards, unless the mask depends on the context."""
-        alone = isinstance(self.mask, str) and self.mask == "mean"
-        return super().sharing_runs(predictions) if alone else [[*predictions]]
+        return super().sharing_runs(predictions) if depends_on_context(self.mask) else [[*predictions]]
 
     def token_effects(self, predictions: Sequence[Prediction], divergence: Divergence) -> list[TokenEffects]:
         """Mask every token, or search, for predictions that share the runs."""

@@ -19,13 +19,13 @@ from heta_lens.methods.heta.cost import cheaper_options, longest_run, work_and_p
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import spans_over
 from heta_lens.methods.registry import FunctionMethod, as_written, method_of
-from heta_lens.model.batching import Batches, Sizes, available, choose_batches
+from heta_lens.model.batching import GIB, Batches, Sizes, available, choose_batches
 from heta_lens.model.loading import absent_model
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
 
-MINUTE, HOUR, GIB = 60, 3600, 2**30
+MINUTE, HOUR = 60, 3600
 TRIED = 8  # copies at once whose forwards are timed: shorter runs would fit into caches
 
 

@@ -167,6 +167,7 @@ class SmoothGrad(WithScale, WithSeed, WithBatch):
             noise = torch.stack([torch.from_numpy(one.standard_normal(clean.shape)) for one in generators])
             return values_and_gradients(prediction, clean + spread * noise.to(clean), self.scale)[1]
 
+        prediction.check_graph_fits()
         batches = prediction.batches(self.batch, products=True)
         every = batches.map(gradients, torch.arange(self.samples), len(prediction))
         return Scores(every.mean(0).norm(dim=-1))
@@ -251,6 +252,7 @@ class JacobianScope(WithCheckpoint):
 
     def explain(self, prediction: Prediction) -> Scores:
         by_block, top = prediction.holds_one_block(self.checkpoint), prediction.layers - 1
+        prediction.check_graph_fits(checkpoint=by_block)
         below = block_reruns(prediction, range(top + 1))[:-1] if by_block else []
         batches = prediction.batches("auto", products=True, checkpoint=by_block)
         squares = torch.zeros_like(prediction.embeddings[:, 0])

@@ -21,7 +21,7 @@ from heta_lens.methods.base import Scores, WithBatch, WithBos, WithMask, WithSca
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import likelihood, values_and_gradients, values_and_gradients_of_each
-from heta_lens.prediction.masking import Mask, Masking, check_mask, mask_vector, masked_copies
+from heta_lens.prediction.masking import Mask, Masking, check_mask, depends_on_context, mask_vector, masked_copies
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 TARGETS = 16  # that share the points of a path
@@ -83,7 +83,7 @@ class IntegratedGradients(PathIntegral):
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group predictions that share the points of a path, which only a mean over the context makes different."""
         mask = self.mask_for(predictions[-1])
-        together = 1 if isinstance(mask, str) and mask == "mean" else TARGETS
+        together = 1 if depends_on_context(mask) else TARGETS
         return [[*predictions[begin : begin + together]] for begin in range(0, len(predictions), together)]
 
     def explain(self, prediction: Prediction) -> Scores:
@@ -123,6 +123,7 @@ class IntegratedGradients(PathIntegral):
             _, slopes = values_and_gradients_of_each(predictions, path, self.scale)
             return einsum(slopes, change, "step target pos d, pos d -> step target pos")
 
+        longest.check_graph_fits()
         return longest.batches(self.batch, products=True).map(along, nodes, len(longest))
 
 
@@ -203,6 +204,7 @@ class SequentialIntegratedGradients(PathIntegral):
         nodes, weights = quadrature(self.steps)
         start, embeddings = path_start(prediction, self.mask_for(prediction), self.keep_bos), prediction.embeddings
         change = embeddings - start
+        prediction.check_graph_fits()
         batches = prediction.batches(self.batch, products=True)
         moving = change.any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(embeddings[:, 0]), torch.zeros_like(embeddings[:, 0])
@@ -278,6 +280,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
             _, gradient = values_and_gradients(prediction, path[points], self.scale)
             return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
 
+        prediction.check_graph_fits()
         batches = prediction.batches(self.batch, products=True)
         scores = batches.map(rises, torch.arange(len(path) - 1), len(prediction)).sum(0)
         ends = likelihood(prediction, path[[0, -1]], self.scale)

@@ -7,6 +7,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import psutil
@@ -144,10 +145,8 @@ def choose_batches(
     """Choose how many copies of a run of ``queries`` positions on ``keys`` positions to run at once.
 
     "auto" takes as many copies as fit into the ``free`` memory (by default half of the unused memory), and no more
-    than run fastest. A graph of one copy that is larger than the unused memory is refused.
+    than run fastest.
     """
-    if products and free is None:
-        check_graph_fits(sizes, queries, keys, available(device), checkpoint=checkpoint)
     if wanted != "auto":
         return Batches(int(wanted))
     room = available(device) // 2 if free is None else free
@@ -163,15 +162,20 @@ def choose_batches(
     return Batches(max(1, min(most, room // copy)), fastest)
 
 
-def check_graph_fits(sizes: Sizes, queries: int, keys: int, free: int, *, checkpoint: bool) -> None:
-    """Refuse a gradient whose graph is larger than the free memory, before a system ends the process."""
-    needed = sizes.gradient(queries, keys, checkpoint=checkpoint)
-    if needed > free:
-        fitting = bisect_right(range(1, keys), free, key=lambda n: sizes.gradient(n, n, checkpoint=checkpoint))
+def check_graph_fits(
+    sizes: Sizes, queries: int, keys: int, free: int, *, checkpoint: bool = False, twice: bool = False
+) -> None:
+    """Refuse a gradient (differentiated ``twice`` for HVPs) whose graph is larger than the free memory.
+
+    A system without memory would end the process in the middle.
+    """
+    size = partial(sizes.graph if twice else sizes.gradient, checkpoint=checkpoint)
+    if (needed := size(queries, keys)) > free:
+        fitting = bisect_right(range(1, keys), free, key=lambda n: size(n, n))
         raise ValueError(
             f"the gradient of {keys:,} tokens takes about {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free: "
-            f"up to {fitting:,} tokens fit; fast, gradient_norm and the like hold one block's graph at a time, and so "
-            "does HETA with checkpoint=True"
+            f"up to {fitting:,} tokens fit; fast, gradient_norm and the like hold one block's graph at a time, if no "
+            "hooks are on the model, and so does HETA with checkpoint=True"
         )
 
 

@@ -40,6 +40,11 @@ def check_mask(name: str, mask: Any) -> None:
 Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 
 
+def depends_on_context(mask: Mask) -> bool:
+    """Return whether targets of a prompt, with contexts of their own, have masks of their own."""
+    return isinstance(mask, str) and mask == "mean"
+
+
 def mask_vector(prediction: Prediction, mask: Mask) -> Float[Tensor, "d"]:
     """Return the embedding that replaces a masked token's: zeros, an average, a token's, or the given vector."""
     adapter, embeddings = prediction.adapter, prediction.embeddings

@@ -22,7 +22,7 @@ from heta_lens._util.python import Lazy
 from heta_lens._util.target_kinds import Activation, Target, any_of, described, function_name, members, sides
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, shared_starts
+from heta_lens.model.batching import Batches, available, check_graph_fits, shared_starts
 from heta_lens.model.hooks import EMBED, Hook, ReadAt, pattern_names, values_names
 from heta_lens.model.lock import holding
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
@@ -209,6 +209,11 @@ class Prediction:
         if wanted is not None:
             return wanted
         return not self.adapter.graph_fits(len(self)) and not self.prompt.why_not_alone()
+
+    def check_graph_fits(self, queries: int | None = None, **how: bool) -> None:
+        """Refuse a gradient of a run of ``queries`` positions (by default, of the context) that memory cannot hold."""
+        adapter, length = self.adapter, len(self)
+        check_graph_fits(adapter.sizes, queries or length, length, available(adapter.device), **how)
 
     def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""

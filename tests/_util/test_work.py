@@ -121,7 +121,7 @@ def test_a_long_wait_is_announced_once_with_what_shortens_it(
     now = [0.0]
     monkeypatch.setattr(module, "perf_counter", lambda: now[0])
     stream = io.StringIO()
-    with redirect_stderr(stream), working({"hvps": 100, "forwards": 3}, show, lambda: "fewer probes", times):
+    with redirect_stderr(stream), working({"hvps": 100, "forwards": 3}, show, "fewer probes", times):
         for _ in range(50):
             now[0] += left / 50
             count("hvps", 1)

@@ -10,8 +10,8 @@ from helpers import zoo
 from helpers.asking import explain, relative
 from heta_lens._util.work import Allocations
 from heta_lens.model import adapter as adapter_module
-from heta_lens.model import batching
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.prediction import prediction as prediction_module
 from heta_lens.prediction.prediction import Prediction
 
 TARGET, N = 7, 7
@@ -128,8 +128,8 @@ def test_a_graph_that_memory_cannot_hold_is_refused_with_the_length_that_fits(
 ) -> None:
     model = zoo.bridge("gpt2")
     sizes = ModelAdapter(model).sizes
-    room = sizes.gradient(5, 5)
-    monkeypatch.setattr(batching, "available", lambda _: room)
+    room = (sizes.graph if method == "heta" else sizes.gradient)(5, 5)
+    monkeypatch.setattr(prediction_module, "available", lambda _: room)
     with pytest.raises(ValueError, match=r"up to 5 tokens fit; .* one block's graph"):
         explain(model, zoo.prompt(model, N), TARGET, method=method)
     assert explain(model, zoo.prompt(model, 5), TARGET, method=method).scores.any()

@@ -138,6 +138,8 @@ def test_spans_are_sentences_and_lines_and_are_joined_where_few_are_wanted() -> 
     assert bos == "<bos>" and " | ".join(sentences) == text.replace(". ", ". | ").replace("? ", "? | ")
     assert len(words(3)) <= 3 and len(words(1)) == 2  # a special token stands alone
     assert [place for span in first_spans(asked, 3) for place in span] == [*range(len(asked))]
+    bare = predict(model, model.to_tokens(text, prepend_bos=False))
+    assert [*map(len, first_spans(bare, 1))] == [len(bare)] and len(first_spans(bare, 3)) in (2, 3)
 
 
 @pytest.mark.parametrize("name", chats.FAMILIES)
@@ -151,8 +153,31 @@ def test_a_chats_template_is_kept_and_no_span_leaves_a_message(name: str) -> Non
     assert all(len({chat.owners[place] for place in span}) == 1 for span in spans)
     found = heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) + 8)
     assert not found.scores[chat.template].any() and not found.measured[chat.template].any()
-    with pytest.raises(ValueError, match=f"forwards={len(spans) - 1} .* give {len(spans)}"):
+    with pytest.raises(ValueError, match=f"forwards={len(spans) - 1} .* give {len(spans)} or more"):
         heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) - 1)
+
+
+def test_a_context_of_the_template_alone_is_kept_as_it_is() -> None:
+    model = next(iter(chats.MODELS.values()))("qwen2.5")
+    chat = heta_lens.chat(model, chats.CHAT)
+    begun = chat.owners.index(0)
+    cache = cache_of(model, chat.tokens)
+    found = heta_lens.attribute(cache, tokens=chat, position=begun, method="leave_one_out", forwards=2)
+    assert len(found) == begun > 2 and not found.scores.any() and not found.measured.any()
+
+
+@pytest.mark.parametrize(("method", "beside"), [("leave_one_out", 0), ("careful", 2)])
+def test_no_more_runs_are_taken_than_asked_for(method: str, beside: int) -> None:
+    """Beside the information, `careful` runs the clean context for its gradient, and the wholly masked one."""
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 12)
+    for runs in range(2, 12):
+        try:
+            found = explain(model, ids, method=method, forwards=runs)
+        except ValueError as error:
+            assert f"forwards={runs} are too few" in str(error) and runs < 4  # noqa: PT017
+        else:
+            assert found.diagnostics.cost.forwards <= runs + beside
 
 
 def test_what_was_measured_is_kept_in_files_and_frames(tmp_path: Any) -> None:

@@ -31,7 +31,7 @@ from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
-from heta_lens.prediction.masking import MaskedEffects, mask_vector, masked_effects, whole_drops
+from heta_lens.prediction.masking import MaskedEffects, depends_on_context, mask_vector, masked_effects, whole_drops
 from heta_lens.prediction.prediction import Prediction, contrast_ids
 from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens
 
@@ -85,7 +85,7 @@ class Heta(HetaOptions, Method):
         "Pramanik et al., Hessian-Enhanced Token Attribution (HETA): interpreting autoregressive LLMs, ICLR 2026"
     )
     family: ClassVar[str] = "heta"
-    cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
+    cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F, or as many as ``forwards`` allows"
     scaled_by: ClassVar = ("probes", "groups", "forwards")
     signed: ClassVar[bool] = False
     fixed: ClassVar = "the weights and the other tokens; a gate, where there is one, takes the attention in the cache"
@@ -103,7 +103,7 @@ class Heta(HetaOptions, Method):
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group all predictions, which share masked forwards, unless windows or masks depend on the context."""
-        alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
+        alone = self.recipe.windowed or depends_on_context(self.mask)
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
     def check(self, prediction: Prediction) -> None:
@@ -120,7 +120,7 @@ class Heta(HetaOptions, Method):
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
         mask_vector(prediction, self.mask)
         if self.weights[1]:
-            check_forwards(prediction, self.forwards)
+            check_forwards(prediction, self.forwards, floor=self.combine == "geometric")
         if callable(prediction.target) and self.estimator is not None:
             prediction.check_differentiable()
             if self.probed:
@@ -139,6 +139,9 @@ class Heta(HetaOptions, Method):
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Explain predictions that share masked forwards, but not the gate and the curvature."""
         windows = [self.windows(prediction) for prediction in predictions]
+        if self.probed and windows[-1][0].layer is None:
+            run = longest_run(windows[-1])
+            windows[-1][0].prediction.check_graph_fits(run, checkpoint=self.checkpoint, twice=True)
         with step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
@@ -176,7 +179,7 @@ def _scored(
         curvature = estimated_curvature(method.estimator, tasks, len(prediction))
         parts = replace(parts, curvature=curvature.samples)
     facts = score_facts(method, prediction, parts, curvature, masked, drop, gate_facts)
-    facts = replace(facts, masked_together=found and found.together)
+    facts = replace(facts, masked_together=None if found is None else found.together)
     interactions = None if curvature is None or curvature.pairs is None else curvature.pairs.sizes
     return Scores(parts.score(method.balance), facts, parts.values, interactions)
 
