@@ -69,14 +69,14 @@ def answered(model: Any, split: Split, kind: str, length: int) -> Iterator[tuple
 def document(model: Any, split: Split, kind: str, length: int, number: int) -> Instance:
     """Return a prompt with as many other sentences around the planted ones as fit into ``length`` tokens."""
     draw = Draw(f"{kind} {split} {length} {number}")
+    record, *others = draw.some(records(split), 1 + length // 10)
     if kind == OF_A_PARAGRAPH:
-        asked = of_a_paragraph(draw.one(records(split)))
+        asked = of_a_paragraph(record)
         groups = [asked.context]
     else:
         asked = of_facts(split, kind, draw)
         groups = [[piece] for piece in asked.context]
-    others = draw.shuffled(records(split))[: length // 10]
-    noise = [Piece(line) for record in others for line, _ in told(record) if record["context"] != asked.example]
+    noise = [Piece(line) for other in others for line, _ in told(other)]
     places = [draw.random() for _ in groups]
 
     def made(count: int) -> Instance:
@@ -85,7 +85,7 @@ def document(model: Any, split: Split, kind: str, length: int, number: int) -> I
             lines.insert(int(place * (count + 1)), [*group])
         pieces = [piece for line in lines for piece in line]
         spaced = [part for piece in pieces for part in (piece, Piece(" "))][:-1]
-        whole = replace(asked, context=spaced, example="", between="\n")
+        whole = replace(asked, context=spaced, between="\n")
         return whole.instance(f"{kind} {split} {length} {number}", kind)
 
     def tokens(count: int) -> int:
@@ -107,7 +107,7 @@ def of_facts(split: Split, kind: str, draw: Draw) -> Asked:
 
 def of_a_paragraph(record: dict[str, Any]) -> Asked:
     pieces = [Piece(line, "support" if own else "distractor") for line, own in told(record)]
-    return Asked(pieces, record["answer"], f"Question: {record['question'].strip()}", "Answer:", record["context"])
+    return Asked(pieces, record["answer"], f"Question: {record['question'].strip()}", "Answer:")
 
 
 def told(record: dict[str, Any]) -> list[tuple[str, bool]]:

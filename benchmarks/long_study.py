@@ -27,7 +27,7 @@ from heta_lens.metrics.scores import evidence_positions
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import effects_of_tokens
 
-PROMPTS = {256: 60, 500: 40, 1_000: 12, 4_000: 6}  # of all kinds together, by the number of tokens
+PROMPTS = {256: 60, 500: 42, 1_000: 12, 4_000: 6}  # of all kinds together, by the number of tokens
 BUDGETS = {256: 76, 500: 128, 1_000: 112, 4_000: 64}
 EXACT = 1_000  # tokens: longer prompts have no runs of every token
 METHODS = ("fast", "attn_lrp", "gradient_norm", "flash_trace", "context_cite", "attribot", "random")
