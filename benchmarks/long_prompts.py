@@ -62,7 +62,8 @@ def answered(model: Any, split: Split, kind: str, length: int) -> Iterator[tuple
         number += 1
         assert isinstance(prediction.target, int)
         others = prediction.ids[evidence_positions(instance, prediction, "eligible")]
-        if prediction.log_probs[prediction.target] >= prediction.log_probs[others].max():
+        likely = prediction.log_probs[prediction.target] >= prediction.log_probs[others].max()
+        if likely and len(prediction) <= length:  # a paragraph alone may be longer
             yield instance, prediction
 
 

@@ -135,13 +135,11 @@ class SpanAttribution(Result):
         return pd.concat(frames, ignore_index=True)
 
 
-def _masked_together(steps: Sequence[Attribution]) -> tuple[tuple[int, int, float], ...] | None:
+def _masked_together(steps: Sequence[Attribution]) -> Sequence[tuple[int, int, float]] | None:
     """Return the spans of a search before the first target, and how far they move a target at most."""
     searches = [step.diagnostics.masked_together for step in steps]
-    if searches[0] is None:
-        return None
-    moves = [{start: moved for start, _, moved in search or ()} for search in searches]
-    return tuple((start, stop, max(own.get(start, 0.0) for own in moves)) for start, stop, _ in searches[0])
+    moves, together = [{start: moved for start, _, moved in search or ()} for search in searches], searches[0]
+    return together and tuple((start, stop, max(own.get(start, 0) for own in moves)) for start, stop, _ in together)
 
 
 class Hops(NamedTuple):

@@ -20,7 +20,7 @@ from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import Masking, depends_on_context, mask_vector
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens, runs_of_search
+from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens
 from heta_lens.prediction.target import Scale, check_scale
 
 __all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "Work", "refuse_hooks", "refuse_overlong"]
@@ -206,8 +206,8 @@ class Method(Options, ABC):
             fewer = max(1, (now or len(predictions[-1])) // 4)
             with suppress(ValueError):  # a value that the option does not take
                 share = self._changed(name, fewer).work_together(predictions).worth / max(1, worth)
-                written = f"{name}={fewer} (now {now or 'one a token'})"
-                found.append((share, f"{written} takes about {share:.0%} of the time; "))
+                how = f"{name}={fewer} (now {now or 'one a token'}) takes about"
+                found.append((share, f"{how} {share:.0%} of the time; "))
         share, words = min(found, default=(1, ""))
         return (words if share < 1 else "") + "method='fast', whose signs mislead, takes one backward pass"
 
@@ -326,7 +326,7 @@ class WithForwards(WithMask, WithBatch):
         check_forwards(prediction, self.forwards)
 
     def work(self, prediction: Prediction) -> Work:
-        return Work(forwards=runs_of_search(prediction, self.forwards))
+        return Work(forwards=min(len(prediction), self.forwards or len(prediction)))
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """Group all predictions, which share masked forwards, unless the mask depends on the context."""

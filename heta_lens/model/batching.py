@@ -165,10 +165,7 @@ def choose_batches(
 def check_graph_fits(
     sizes: Sizes, queries: int, keys: int, free: int, *, checkpoint: bool = False, twice: bool = False
 ) -> None:
-    """Refuse a gradient (differentiated ``twice`` for HVPs) whose graph is larger than the free memory.
-
-    A system without memory would end the process in the middle.
-    """
+    """Refuse a gradient (differentiated ``twice`` for HVPs) whose graph is larger than the free memory."""
     size = partial(sizes.graph if twice else sizes.gradient, checkpoint=checkpoint)
     if (needed := size(queries, keys)) > free:
         fitting = bisect_right(range(1, keys), free, key=lambda n: size(n, n))

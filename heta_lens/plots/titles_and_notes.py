@@ -125,13 +125,14 @@ def search_note(attribution: Attribution) -> str:
     together = attribution.diagnostics.masked_together
     if together is None:
         return ""
-    alone, count = int(attribution.measured.sum()), len(attribution)
-    kept, largest = int(attribution.template.sum()), max((moved for *_, moved in together), default=0.0)
-    unit = "" if isinstance(attribution.target, Activation) or attribution.method == "gilot" else " nats"
-    spans = f"{len(together)} span{'s' * (len(together) != 1)}"
-    rest = f"the rest in {spans}, the largest moves {largest:.2g}{unit}" if together else ""
-    template = f"{kept:,} of the template kept as they are" if kept else ""
-    return "; ".join(filter(None, [f"{alone:,} of {count:,} tokens measured alone", template, rest]))
+    told = [f"{int(attribution.measured.sum()):,} of {len(attribution):,} tokens measured alone"]
+    if kept := int(attribution.template.sum()):
+        told.append(f"{kept:,} of the template kept as they are")
+    if together:
+        unit = "" if isinstance(attribution.target, Activation) or attribution.method == "gilot" else " nats"
+        spans = f"{len(together)} span{'s' * (len(together) > 1)}"
+        told.append(f"the rest in {spans}, the largest moves {max(moved for *_, moved in together):.2g}{unit}")
+    return "; ".join(told)
 
 
 def _most_against(attribution: Attribution) -> str:

@@ -86,16 +86,13 @@ def effects_of_tokens(
     return [shared_out(found, number, prediction) for number, prediction in enumerate(predictions)]
 
 
-def shared_out(
-    found: Mapping[range, Float[Tensor, "kind target"]], target: int, prediction: Prediction
-) -> TokenEffects:
+def shared_out(found: Mapping[range, Tensor], target: int, prediction: Prediction) -> TokenEffects:
     """Share the effects of spans on a target out to the tokens of its context."""
-    length = len(prediction)
-    inside = {range(part.start, min(part.stop, length)): own for part, own in found.items() if part.start < length}
+    length, together = len(prediction), list[tuple[int, int, float]]()
     each = prediction.logits.new_zeros(len(MaskedEffects._fields), length)
-    for part, own in inside.items():
-        each[:, part.start : part.stop] = own[:, target, None] / len(part)
-    together = sorted((one.start, one.stop, float(own[0, target])) for one, own in inside.items() if len(one) > 1)
+    for start, stop, own in sorted((part.start, min(part.stop, length), own[:, target]) for part, own in found.items()):
+        each[:, start:stop] = own[:, None] / max(1, stop - start)
+        together += [(start, stop, float(own[0]))] * (stop - start > 1)
     return TokenEffects(MaskedEffects(*each), tuple(together))
 
 
@@ -132,11 +129,6 @@ def first_spans(prediction: Prediction, most: int) -> list[range]:
                 joined.append(span)
         spans = joined
     return spans
-
-
-def runs_of_search(prediction: Prediction, forwards: int | None) -> int:
-    """Return how many runs mask every token, or search."""
-    return min(len(prediction), forwards or len(prediction))
 
 
 def check_forwards(prediction: Prediction, forwards: int | None, *, floor: bool = False) -> None:

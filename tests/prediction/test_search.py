@@ -186,6 +186,9 @@ def test_what_was_measured_is_kept_in_files_and_frames(tmp_path: Any) -> None:
     found.save(tmp_path / "found.safetensors")
     loaded = Attribution.load(tmp_path / "found.safetensors")
     assert torch.equal(loaded.measured, found.measured) and loaded.to_frame()["measured"].sum() == found.measured.sum()
+    alone, spans = int(found.measured.sum()), len(found.diagnostics.masked_together or ())
+    said = f"{alone} of {N} tokens measured alone; the rest in {spans} spans, the largest moves "
+    assert [note for note in found.notes if note.startswith(said) and note.endswith(" nats")]
     assert torch.equal(found.without([3]).measured, found.measured[torch.arange(N) != 3])
     exact = explain(model, zoo.prompt(model, N), method="leave_one_out")
     assert exact.measured.all() and "measured" not in exact.to_frame()

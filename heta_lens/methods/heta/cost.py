@@ -11,7 +11,6 @@ from heta_lens.methods.heta.windows import Window
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import TAIL
-from heta_lens.prediction.search import runs_of_search
 
 GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 
@@ -30,7 +29,7 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
     clean = 2 if options.combine == "geometric" else 0  # copies in each group, to measure the floor of the information
     for window, length, calls in runs_of(options, longest):
         if options.weights[1] and options.forwards is not None:
-            runs = runs_of_search(longest, options.forwards)
+            runs = min(len(longest), options.forwards)
             work, positions = work + Work(runs), positions + runs * len(longest)
         elif options.weights[1]:
             for group in window.by_start(window.scored, MASKED):
