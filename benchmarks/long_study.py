@@ -1,6 +1,7 @@
 """Whether methods find planted evidence in long prompts of SmolLM2, and what a budget of masked runs changes.
 
-Masked runs serve every method that needs them: all tokens alone (to 1,000 tokens), and a search within a budget.
+Masked runs serve every method that needs them: all tokens alone, and a search within a budget. The longer the prompts,
+the fewer of them have these runs.
 """
 
 from collections.abc import Iterator
@@ -18,19 +19,22 @@ from benchmarks.long_prompts import KINDS, answered
 from benchmarks.models import SMOLLM2
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, written
+from benchmarks.ranks import by_chance, reciprocal_rank
 from heta_lens._util.numerics import kl
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.statistics import Estimate, estimate
 from heta_lens.methods.registry import method_of
-from heta_lens.metrics.evidence import reciprocal_rank
-from heta_lens.metrics.scores import evidence_positions
+from heta_lens.metrics.scores import evidence_positions, ordinary
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import effects_of_tokens
 
 PROMPTS = {256: 60, 500: 42, 1_000: 12, 4_000: 6}  # of all kinds together, by the number of tokens
 BUDGETS = {256: 76, 500: 128, 1_000: 112, 4_000: 64}
-EXACT = 1_000  # tokens: longer prompts have no runs of every token
-METHODS = ("fast", "attn_lrp", "gradient_norm", "flash_trace", "context_cite", "attribot", "random")
+EXACT = {256: 60, 500: 42, 1_000: 2, 4_000: 0}  # the first prompts, whose tokens are also masked one by one
+SEARCHED = {**PROMPTS, 4_000: 3}  # the first prompts, which are searched within the budget
+METHODS = ("fast", "attn_lrp", "gradient_norm", "flash_trace", "random")
+OF_SENTENCES = ("context_cite", "attribot")
+WITH_SENTENCES = (256, 1_000)
 TEN = 10
 OUTCOMES = Outcomes("long_study")
 
@@ -55,29 +59,37 @@ def measured(length: int, kind: str, number: int) -> dict[str, Any]:
     instance, prediction = next(islice(answered(model(), "test", kind, length), number, None))
     places = {part: evidence_positions(instance, prediction, part) for part in ("eligible", "gold", "support")}
     scores, seconds = dict[str, Tensor](), dict[str, float]()
-    for method in METHODS:
+    for method in (*METHODS, *(OF_SENTENCES if length in WITH_SENTENCES else ())):
         begun = process_time()
         scores[method] = method_of(method, {"progress": False})(prediction).scores
         seconds[method] = process_time() - begun
     squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction).parts["curvature"]
-    for name, forwards in {"": None, " with a budget": BUDGETS[length]}.items():
-        if forwards is None and length > EXACT:
-            continue
+    place = number * len(KINDS) + KINDS.index(kind)
+    runs = {" with a budget": BUDGETS[length]} if place < SEARCHED[length] else {}
+    exact = {"": None} if place < EXACT[length] else {}
+    for name, forwards in (exact | runs).items():
         begun = process_time()
         information, drop = effects(prediction, forwards)
         seconds[f"leave_one_out{name}"] = process_time() - begun
         scores[f"leave_one_out{name}"], scores[f"information{name}"] = drop, information
         scores[f"careful{name}"] = (squared * information).sqrt()
-    ranks = {name: [reciprocal_rank(own, places[part], candidates=places["eligible"]) for part in ("gold", "support")]
+    evidence = ("gold", "support")
+    ranks = {name: [reciprocal_rank(own, places[part], places["eligible"]) for part in evidence]
              for name, own in scores.items()}  # fmt: skip
-    exact = {name: own for name, own in scores.items() if f"{name} with a budget" in scores}
-    agreement = {name: agree(own, scores[f"{name} with a budget"]) for name, own in exact.items()}
+    chance = [by_chance(len(places["eligible"]), len(places[part])) for part in evidence]
+    visible = ordinary(prediction)
+    agreement = {
+        name: agree(own[visible], scores[f"{name} with a budget"][visible])
+        for name, own in scores.items()
+        if f"{name} with a budget" in scores
+    }
     return {
         "id": instance.id,
         "tokens": len(prediction),
         "p": float(prediction.log_probs[int(prediction.target)].exp()),  # type: ignore[arg-type]
-        "budget": BUDGETS[length],
+        "eligible": len(places["eligible"]),
         "ranks": ranks,
+        "chance": chance,
         "seconds": seconds,
         "agreement": agreement,
     }
@@ -127,7 +139,8 @@ def found(by_length: dict[int, list[dict[str, Any]]]) -> Iterator[list[str]]:
 
 
 def budgets(by_length: dict[int, list[dict[str, Any]]]) -> Iterator[list[str]]:
-    for length, outcomes in by_length.items():
+    for length, every in by_length.items():
+        outcomes = [one for one in every if one["agreement"]]
         for name in dict.fromkeys(name for one in outcomes for name in one["agreement"]):
             first, ten, rho = np.array([one["agreement"][name] for one in outcomes], dtype=float).T
             every, budget = ranks(outcomes, name), ranks(outcomes, f"{name} with a budget")
