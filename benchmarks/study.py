@@ -1,0 +1,271 @@
+"""The study of STUDY.md: every method on two real models, on prompts whose evidence is known, and by interventions.
+
+Scores, parts of HETA and effects of interventions are measured once a prompt; candidates are arithmetic on them.
+"""
+
+import json
+import lzma
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import count, islice
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import torch
+import typer
+from torch import Tensor
+
+import heta_lens
+from benchmarks.outcomes import Outcomes
+from benchmarks.pages import CSV as TABLES
+from benchmarks.study_prompts import KINDS, SPLITS, Question, questions
+from heta_lens.data.suites import suite
+from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.methods.registry import method_of
+from heta_lens.metrics.scores import evidence_positions
+from heta_lens.model.batching import MASKED
+from heta_lens.prediction.masking import Mask, mask_vector, masked_copies
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Rerun
+
+FOLDER = Path(__file__).parents[1] / "models"
+MODELS = ("SmolLM2-135M-Instruct", "gemma-3-270m")
+WANTED = {MODELS[0]: {"dev": 12, "test": 36}, MODELS[1]: {"test": 24}}  # right answers of a family
+LONGEST, LONG = {"squad_paragraph": 160}, 80  # tokens of a prompt; those longer than LONG have fewer interventions
+SECOND, FOURTH = 2, 4  # interventions are measured on every second prompt, slower methods on every fourth
+DRAWN, DRAWS = 8, 4  # other targets; resampled texts, twice
+FITTED = 40  # prompts to fit AT2
+
+T = TypeVar("T")
+Setting: TypeAlias = tuple[str, dict[str, Any]]
+ALWAYS: Mapping[str, Setting] = {
+    method: (method, {})
+    for method in (
+        *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope"),
+        *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering"),
+        *("at2", "random", "recency"),
+    )
+}
+SLOWER: Mapping[str, Setting] = {
+    **{
+        method: (method, {})
+        for method in (*("heta", "integrated_gradients", "lime", "kernel_shap", "depass", "value_zeroing"),)
+    },
+    "context_cite": ("context_cite", {"source": "token"}),
+}
+
+
+@cache
+def model_of(name: str) -> Any:
+    return heta_lens.load_model(FOLDER / name)
+
+
+@cache
+def at2_weights(name: str) -> Path:
+    """Return the file of AT2's weights, fitted to the model on prompts that serve nothing else."""
+    path = FOLDER / f"at2-{name}.safetensors"
+    if not path.exists():
+        texts = suite("in_context_qa", split="dev", limit=FITTED, seed=99)
+        heta_lens.fit_at2((ask(model_of(name), text) for text in texts), progress=False).save(path)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------- measurement
+def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:
+    """Return everything that is known of a prompt, the ``nth`` of its family and split, or why it does not count."""
+    model, question = model_of(name), questions(family, split)[number]
+    instance = question.instance
+    if model.to_tokens(instance.text).shape[1] > LONGEST.get(family, LONG):
+        return {"left out": "long"}
+    prediction = ask(model, instance)
+    assert isinstance(prediction.target, int)
+    visible = (~method_of("recency", {})(prediction).hidden).nonzero().flatten().tolist()
+    eligible = evidence_positions(instance, prediction, "eligible") if instance.eligible else visible
+    known: dict[str, Any] = {"tokens": len(prediction), "p": short(prediction.log_probs[prediction.target].exp())[0]}
+    if not right(KINDS[family], prediction, question, eligible):
+        return known | {"left out": "wrong"}
+    gold = evidence_positions(instance, prediction, "gold")
+    known |= {"template": instance.template, "visible": visible, "eligible": eligible, "gold": gold}
+    fourth, seconds = nth % FOURTH == 0, dict[str, float]()
+    parts = parts_of(prediction, visible, seconds)
+    every = SECOND if len(prediction) <= LONG else FOURTH
+    effects = effects_of(prediction, eligible, seconds) if nth % every == 0 else {}
+    scores, refused = dict[str, Any](), dict[str, str]()
+    for setting, (method, options) in {**ALWAYS, **(SLOWER if fourth else {})}.items():
+        given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})
+        try:
+            found = timed(seconds, setting, partial(method_of(method, {"progress": False, **given}), prediction))
+        except ValueError as error:
+            refused[setting] = str(error)
+            continue
+        scores[setting] = short(found.scores[visible])
+        if setting == "heta":
+            parts["curvature"] = short(found.parts["curvature"][visible])
+            whole = {**found.parts, "score": found.scores}
+            known["first, last, sum"] = {name: short(one[[0, -1]]) + short(one.sum()) for name, one in whole.items()}
+    return known | {"parts": parts, "effects": effects, "scores": scores, "seconds": seconds, "refused": refused}
+
+
+def timed(seconds: dict[str, float], name: str, run: Callable[[], T]) -> T:
+    """Return what a function returns, and note the seconds of the processor."""
+    begun = time.process_time()
+    found = run()
+    seconds[name] = round(time.process_time() - begun, 2)
+    return found
+
+
+def right(kind: str, prediction: Prediction, question: Question, eligible: Sequence[int]) -> bool:
+    """Return whether the answer is likelier than the other answers, the context's words, or all other words."""
+    assert isinstance(prediction.target, int)
+    log_probs = prediction.log_probs
+    if question.wrong:
+        others = {prediction.spell(wrong)[0] for wrong in question.wrong} - {prediction.target}
+    elif kind == "patterns":
+        others = {int(log_probs.argmax())} - {prediction.target}
+    else:
+        others = {*prediction.ids[[*eligible]].tolist()} - {prediction.target}
+    return all(log_probs[prediction.target] > log_probs[other] for other in others)
+
+
+def parts_of(prediction: Prediction, visible: Sequence[int], seconds: dict[str, float]) -> dict[str, Any]:
+    """Return what candidates of HETA are made of, for the target and for targets that the model might say."""
+    target, likely = prediction.target, prediction.log_probs.argsort(descending=True).tolist()
+    runner_up, others = next(token for token in likely if token != target), drawn_targets(prediction)
+
+    def squared(target: Any) -> list[list[float]]:
+        method = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})
+        found = method(replace(prediction, target=target)).parts
+        return [short(found[part][visible]) for part in ("curvature", "gate")]
+
+    gradient, gate = timed(seconds, "squared gradient", partial(squared, target))
+    return {
+        **timed(seconds, "zero", partial(masked, prediction, "zero", visible, [runner_up, *others])),
+        "gate": gate,
+        "squared gradient": gradient,
+        "squared gradient, contrast": squared((target, runner_up))[0],
+        "squared gradient, others": timed(seconds, "others", lambda: [squared(other)[0] for other in others]),
+    }
+
+
+def effects_of(prediction: Prediction, eligible: Sequence[int], seconds: dict[str, float]) -> dict[str, Any]:
+    """Return the drops of log p by other masks, by deletion, and by resampling (two means of as many draws)."""
+    groups = [[place] for place in eligible]
+    effects = partial(heta_lens.causal.effects, prediction, groups=groups)
+    return {
+        **{
+            mask: timed(seconds, mask, partial(masked, prediction, mask, eligible, []))["drop"]
+            for mask in ("mean", "space")
+        },
+        "delete": short(timed(seconds, "delete", partial(effects, how="delete"))),
+        "resample": timed(
+            seconds,
+            "resample",
+            lambda: [short(effects(how="resample", draws=DRAWS, seed=seed)) for seed in range(2)],
+        ),
+    }
+
+
+def drawn_targets(prediction: Prediction) -> list[int]:
+    """Draw other targets from the model's prediction without the target, with a seed that is the prompt's."""
+    assert isinstance(prediction.target, int)
+    chances = prediction.log_probs.double().exp()
+    chances[prediction.target] = 0
+    generator = torch.Generator().manual_seed(int(prediction.ids.sum()))
+    return torch.multinomial(chances.cpu(), DRAWN, replacement=True, generator=generator).tolist()
+
+
+@torch.no_grad()
+def masked(prediction: Prediction, mask: Mask, places: Sequence[int], others: Sequence[int]) -> dict[str, Any]:
+    """Mask each token, and return the divergences of Eq. 3 in both directions, and the drops of targets."""
+    length, clean, found = len(prediction), prediction.log_probs, list[Tensor]()
+    tokens = [prediction.target, *others]
+    batches = prediction.batches("auto", length)
+    with prediction.running():
+        vector = mask_vector(prediction, mask)
+        for group in prediction.by_start(places, length, MASKED):
+            start = group[0]
+            rerun = prediction.rerun(start, read=[length - 1])
+
+            def run(own: Tensor, start: int = start, rerun: Rerun = rerun) -> Tensor:
+                copies = masked_copies(prediction.embeddings[start:], own - start, vector)
+                other = rerun.logits(copies)[:, 0].log_softmax(-1)
+                divergences = torch.stack([_kl(clean, other), _kl(other, clean)], 1)
+                return torch.cat([divergences, clean[tokens] - other[:, tokens]], 1)
+
+            found.append(batches.map(run, torch.tensor(group), length - start))
+    forth, back, drop, *of_others = map(short, torch.cat(found).unbind(1))
+    return {"orig||masked": forth, "masked||orig": back, "drop": drop, "drop, others": of_others}
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one.exp() * (one - other)).sum(-1).clamp(min=0)
+
+
+def short(values: Tensor) -> list[float]:
+    return [float(f"{value:.4g}") for value in values.reshape(-1).tolist()]
+
+
+def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield prompts in turns over families and splits: each turn, the next of each that counts."""
+    wanted = WANTED[name]
+    families = [family for family, kind in KINDS.items() if kind != "chats" or "Instruct" in name]
+    places = {(family, split): count() for family in families for split in SPLITS if split in wanted}
+    counted = dict.fromkeys(places, 0)
+    while places:
+        for family, split in [*places]:
+            for number in places[family, split]:
+                if number >= len(questions(family, split)) or counted[family, split] == wanted[split]:
+                    del places[family, split]
+                    break
+                yield family, split, number, counted[family, split]
+                if "left out" not in done((family, split, number)):
+                    counted[family, split] += 1
+                    break
+
+
+app = typer.Typer()
+
+
+# ------------------------------------------------------------------------------------------------------------- outcomes
+def stored(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the outcomes that the repository holds, by key."""
+    lines = map(json.loads, lzma.decompress(packed(name).read_bytes()).splitlines())
+    return {tuple(line["key"]): line["outcome"] for line in lines}
+
+
+def packed(name: str) -> Path:
+    return TABLES / f"{name}.jsonl.xz"
+
+
+@app.command()
+def pack(name: Annotated[str, typer.Argument(help="The name of outcomes, such as study-gemma-3-270m.")]) -> None:
+    """Compress the outcomes into the repository."""
+    packed(name).write_bytes(lzma.compress(Outcomes(name).path.read_bytes(), preset=9))
+
+
+@app.command()
+def run(
+    model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
+    minutes: Annotated[float, typer.Option(help="How long to measure.")] = 110,
+    prompts: Annotated[int | None, typer.Option(help="How many prompts to measure at most.")] = None,
+) -> None:
+    """Measure prompts that have no outcome yet, in turns over the families."""
+    torch.set_num_threads(1)
+    outcomes, begun = Outcomes(f"study-{model}"), time.monotonic()
+    if not outcomes.path.exists() and packed(outcomes.name).exists():
+        outcomes.folder.mkdir(exist_ok=True)
+        outcomes.path.write_bytes(lzma.decompress(packed(outcomes.name).read_bytes()))
+    known = outcomes.read()
+    for family, split, number, nth in islice(turns(model, known.__getitem__), prompts):
+        if (family, split, number) not in known:
+            if time.monotonic() - begun > 60 * minutes:
+                break
+            outcomes.measure([(family, split, number)], partial(measured, model, nth=nth))
+            known |= outcomes.read()
+    pack(outcomes.name)
+
+
+if __name__ == "__main__":
+    app()
