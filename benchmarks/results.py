@@ -215,8 +215,8 @@ def signs(frames: Mapping[str, Any]) -> Table:
     columns = [f"{name}, {how}" for name in frames for how in ("deletion", "resampling")]
     note = (
         f"Of the tokens whose removal moves log p by at least {MOVES} nats, the share whose score has the sign of the\n"
-        "move. Most of them speak for the answer, so calling every token *for* is often right; `leave_one_out` is a\n"
-        "removal itself."
+        "move. Most of them speak for the answer, so calling every token *for* is often right; `leave_one_out` has\n"
+        "an advantage: it is an ablation."
     )
     return Table("Signs", ["setting", *columns, "prompts"], lines, note=note)
 

@@ -76,7 +76,8 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     _, cache = model.run_with_cache(tokens)
     by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "fast", "leave_one_out")}
     prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
-    page = plots.page(by["careful"], marked=prediction.positions_of(EVIDENCE), note="underlined: what the answer is in")
+    evidence = prediction.positions_of(EVIDENCE)
+    page = plots.page(by["careful"], marked=evidence, note="underlined: the sentence with the answer")
     yield "page.webp", Photo(page, 560)
     yield "page_dark.webp", Photo(page, 560, (DARK,))
     yield "tokens.webp", page

@@ -110,7 +110,7 @@ class ContextReliance:
     @property
     def rule(self) -> str:
         below = "; * below that, but the most likely token changes" * bool(self._marked)
-        return f"they depend on it from {self.threshold:.3g} nats on, by KL(without it ‖ with it){below}"
+        return f"threshold: KL(without it ‖ with it) ≥ {self.threshold:.3g} nats{below}"
 
     def __repr__(self) -> str:
         rows = [COLUMNS, *self.rows]

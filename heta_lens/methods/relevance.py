@@ -97,7 +97,7 @@ class AttnLrp(ModifiedGradient):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gim(ModifiedGradient, WithMask):
-    """GIM, gradient interaction modifications (Edin 2025): a gradient in which all tokens count that share attention.
+    """GIM, gradient interaction modifications (Edin 2025): a gradient that survives a saturated softmax.
 
     ``a_i = Σ_c (E - E')_ic G_ic``, where E' is a mask's embedding: above 0 speaks for the target.
 
