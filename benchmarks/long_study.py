@@ -20,6 +20,7 @@ from benchmarks.models import SMOLLM2
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, written
 from benchmarks.ranks import by_chance, reciprocal_rank
+from benchmarks.study import short
 from heta_lens._util.numerics import kl
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.statistics import Estimate, estimate
@@ -29,12 +30,12 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import effects_of_tokens
 
 PROMPTS = {256: 60, 500: 42, 1_000: 12, 4_000: 6}  # of all kinds together, by the number of tokens
-BUDGETS = {256: 76, 500: 128, 1_000: 112, 4_000: 64}
+BUDGETS = {256: 0.3, 500: 0.25, 1_000: 0.11, 4_000: 0.016}  # runs by token
 EXACT = {256: 60, 500: 42, 1_000: 2, 4_000: 0}  # the first prompts, whose tokens are also masked one by one
 SEARCHED = {**PROMPTS, 4_000: 3}  # the first prompts, which are searched within the budget
 METHODS = ("fast", "attn_lrp", "gradient_norm", "flash_trace", "random")
 OF_SENTENCES = ("context_cite", "attribot")
-WITH_SENTENCES = (256, 1_000)
+WITH_SENTENCES = {256: 24, 500: 0, 1_000: 12, 4_000: 0}  # the first prompts, of whose sentences methods are measured
 TEN = 10
 OUTCOMES = Outcomes("long_study")
 
@@ -58,14 +59,15 @@ def measured(length: int, kind: str, number: int) -> dict[str, Any]:
     """Return the rank of the evidence by each score, the seconds of each, and how a search agrees with all runs."""
     instance, prediction = next(islice(answered(model(), "test", kind, length), number, None))
     places = {part: evidence_positions(instance, prediction, part) for part in ("eligible", "gold", "support")}
+    place = number * len(KINDS) + KINDS.index(kind)
     scores, seconds = dict[str, Tensor](), dict[str, float]()
-    for method in (*METHODS, *(OF_SENTENCES if length in WITH_SENTENCES else ())):
+    for method in (*METHODS, *(OF_SENTENCES if place < WITH_SENTENCES[length] else ())):
         begun = process_time()
         scores[method] = method_of(method, {"progress": False})(prediction).scores
         seconds[method] = process_time() - begun
     squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction).parts["curvature"]
-    place = number * len(KINDS) + KINDS.index(kind)
-    runs = {" with a budget": BUDGETS[length]} if place < SEARCHED[length] else {}
+    budget = int(BUDGETS[length] * len(prediction))
+    runs = {" with a budget": budget} if place < SEARCHED[length] else {}
     exact = {"": None} if place < EXACT[length] else {}
     for name, forwards in (exact | runs).items():
         begun = process_time()
@@ -86,12 +88,14 @@ def measured(length: int, kind: str, number: int) -> dict[str, Any]:
     return {
         "id": instance.id,
         "tokens": len(prediction),
+        "budget": budget,
         "p": float(prediction.log_probs[int(prediction.target)].exp()),  # type: ignore[arg-type]
         "eligible": len(places["eligible"]),
         "ranks": ranks,
         "chance": chance,
         "seconds": seconds,
         "agreement": agreement,
+        "scores": {name: short(scores[name][visible]) for name in ("information", "leave_one_out") if name in scores},
     }
 
 
@@ -118,7 +122,7 @@ def tables() -> list[Table]:
     ]
 
 
-BUDGET = ["method", "tokens", "runs", "n", "same first token", "first ten in common", "ρ", "evidence, every token",
+BUDGET = ["method", "tokens", "runs a token", "n", "same first token", "first ten in common", "ρ", "evidence, every token",
           "evidence, budget", "time over every token's"]  # fmt: skip
 
 
@@ -150,7 +154,8 @@ def budgets(by_length: dict[int, list[dict[str, Any]]]) -> Iterator[list[str]]:
             ]
             evidence = [written(mean_of(own)) for own in (first, ten, rho, every, budget)]
             ratio = np.sum(times[1]) / np.sum(times[0])
-            yield [f"`{name}`", f"{length:,}", str(BUDGETS[length]), str(len(outcomes)), *evidence, f"{ratio:.2f}"]
+            runs = np.sum([one["budget"] for one in outcomes]) / np.sum([one["tokens"] for one in outcomes])
+            yield [f"`{name}`", f"{length:,}", f"{runs:.1%}", str(len(outcomes)), *evidence, f"{ratio:.2f}"]
 
 
 def ranks(outcomes: list[dict[str, Any]], name: str) -> np.ndarray:
