@@ -95,7 +95,9 @@ def measured(length: int, kind: str, number: int) -> dict[str, Any]:
         "chance": chance,
         "seconds": seconds,
         "agreement": agreement,
-        "scores": {name: short(scores[name][visible]) for name in ("information", "leave_one_out") if name in scores},
+        "scores": {
+            name: short(own[visible]) for name, own in scores.items() if name.startswith(("information", "leave"))
+        },
     }
 
 
@@ -122,8 +124,8 @@ def tables() -> list[Table]:
     ]
 
 
-BUDGET = ["method", "tokens", "runs a token", "n", "same first token", "first ten in common", "ρ", "evidence, every token",
-          "evidence, budget", "time over every token's"]  # fmt: skip
+BUDGET = ["method", "tokens", "runs a token", "n", "same first token", "first ten in common", "ρ",
+          "evidence, every token", "evidence, budget", "time over every token's"]  # fmt: skip
 
 
 def heading(of_length: tuple[int, list[Any]]) -> str:
