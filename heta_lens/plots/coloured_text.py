@@ -2,8 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from heta_lens.attribution import Attribution
+from heta_lens.plots.long_text import folds
 from heta_lens.plots.scales import ColouredScores, Shade, shade_of, share_note, tint
 from heta_lens.plots.titles_and_notes import headline, kicker, predicted, search_note
 from heta_lens.span_attribution import SpanAttribution
@@ -37,10 +39,15 @@ class ColouredText(ColouredScores):
         rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
         return cls(scored, special, title, written, rows, note or ("underlined: evidence" if rows else ""))
 
+    @cached_property
+    def folds(self) -> dict[range, str]:
+        return folds(self.attribution, special=self.special)
+
     @property
     def tints(self) -> list[Shade]:
         """The light colour of each token, under black text."""
-        return [tint(shade_of(depth)) for depth in self.depths]
+        folded = {row for rows in self.folds for row in rows}
+        return [tint(shade_of(0.0 if row in folded else depth)) for row, depth in enumerate(self.depths)]
 
     @property
     def notes(self) -> list[str]:
@@ -51,8 +58,11 @@ class ColouredText(ColouredScores):
 
     @property
     def all_tokens(self) -> tuple[str, ...]:
-        """The tokens, and the tokens of the answer."""
-        return (*self.attribution.tokens, *self.written)
+        """The tokens, with a note for each folded stretch, and the tokens of the answer."""
+        tokens = [*self.attribution.tokens]
+        for rows, line in self.folds.items():
+            tokens[rows.start : rows.stop] = [f" [{line}]", *[""] * (len(rows) - 1)]
+        return (*tokens, *self.written)
 
     @property
     def answer(self) -> str:

@@ -20,6 +20,7 @@ from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.figures import exports_of, token_figure
 from heta_lens.plots.latex import latex
+from heta_lens.plots.long_text import LONG, pieces
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, part_name, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
@@ -261,6 +262,8 @@ def fragment(
             for view in values
         ],
         "units": units(attribution),
+        "pieces": packed(pieces(attribution), "<u2") if len(attribution) > LONG else None,
+        "measured": None if attribution.measured.all() else attribution.measured.nonzero()[:, 0].tolist(),
         "first": [0] if positions[0] == 0 and not hidden[0] else [],
         "hidden": hidden.nonzero()[:, 0].tolist(),
         "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
+from heta_lens.plots.long_text import folds
 from heta_lens.plots.scales import ColouredScores, last_row, percent_of, scaled_tokens, shade_of, share_note, tint
 from heta_lens.plots.titles_and_notes import named_parts, notes, score_formula, title
 from heta_lens.span_attribution import SpanAttribution
@@ -74,11 +75,17 @@ def paper(depth: float) -> str:
 
 def _prompt(colours: ColouredScores, marked: Collection[int]) -> Text:
     line, attribution = Text(), colours.attribution
-    coloured = (~attribution.hidden | colours.special).tolist()
+    coloured, alone = (~attribution.hidden | colours.special).tolist(), attribution.measured.tolist()
     rows = zip(attribution.tokens, attribution.positions.tolist(), colours.depths, coloured, strict=True)
-    for token, position, depth, has_colour in rows:
+    hidden = folds(attribution, special=colours.special)
+    beginnings, left_out = {own.start: line for own, line in hidden.items()}, {row for own in hidden for row in own}
+    for row, (token, position, depth, has_colour) in enumerate(rows):
+        if row in left_out:
+            line.append(f"\n{beginnings[row]}\n" if row in beginnings else "", style="dim")
+            continue
         shown = legible(token, keep="\n").replace("\n", "⏎\n").replace("\t", TAB)
-        line.append(shown, style=(paper(depth) if has_colour else "dim") + " underline" * (position in marked))
+        look = " underline" * (position in marked) + " italic" * (has_colour and not alone[row])
+        line.append(shown, style=(paper(depth) if has_colour else "dim") + look)
     return line
 
 
@@ -91,7 +98,8 @@ def _legend(colours: ColouredScores) -> Text:
     chips = [("  ", paper(step / (CHIPS - 1))) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
     low = f"{-end:.4g}" if negative else "0"
     beyond = f"; {colours.beyond}" if colours.beyond else ""
-    return Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)}){beyond}")
+    alone = "" if attribution.measured.all() else "; italic: not measured alone"
+    return Text.assemble("colour: ", low, " ", *chips, f" {end:.4g} ({colours.share(end)}){beyond}{alone}")
 
 
 def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:

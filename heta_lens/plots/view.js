@@ -42,11 +42,13 @@
   const units = { tokens: chipOf };
   for (const name in data.units) units[name] = counts(data.units[name].of);
   const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
+  /** Of a long text, the piece of every row: a sentence, or a part of a long one. */
+  const pieceOf = data.pieces && counts(data.pieces), measured = data.measured && new Set(data.measured);
   const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
   /** What is shown: ``current`` is the chip that is pointed at, ``pick`` the chip whose targets or sources are. */
   const state = {
     view: data.compare ? "all" : 0, unit: units[data.unit] ? data.unit : "tokens", current: null, pinned: false, pick: null, feeds: false, other: null,
-    sorted: null, down: true, all: false, results: [], beside: [], members: [],
+    sorted: null, down: true, rows: 0, results: [], beside: [], members: [], folded: Boolean(data.pieces), opened: new Set(),
   };
 
   /** Of a span: for every target the scores of what came before it. */
@@ -136,6 +138,7 @@
       element.setAttribute("aria-label", `tokens, coloured by ${view.name}; arrow keys move, Enter pins`);
       strip.append(element);
       strip.chips = [...element.querySelectorAll("b")];
+      strip.pieces = pieceOf ? wrapped(strip) : [];
       strip.quiet = quietChips(strip.chips);
       const chip = event => strip.chips.indexOf(event.target.closest("b"));
       element.onmouseover = event => state.pinned || point(chip(event));
@@ -145,17 +148,18 @@
       return strip;
     });
     original.remove();
-    find(".text").prepend(...strips);
+    find(".text").prepend(...[minimap].filter(Boolean), ...strips);
   };
   /** For each run of hidden tokens a small chip, which says what they hold; in a chat, beside the message's role. */
   const quietChips = chips => {
     const found = [];
     chips.forEach((chip, at) => {
       if (!chip.matches(".g")) return;
-      if (at && found.length && chips[at - 1].matches(".g") && chips[at - 1].parentElement === chip.parentElement) return found[found.length - 1].own.push(at);
-      const element = make("span", "", { class: "quiet" }), role = chip.parentElement.previousElementSibling;
+      const body = chip.closest(".body"), role = body.previousElementSibling;
+      if (at && found.length && chips[at - 1].matches(".g") && chips[at - 1].closest(".body") === body) return found[found.length - 1].own.push(at);
+      const element = make("span", "", { class: "quiet" });
       element.onclick = () => show(data.hidden_name);
-      if (role && chip === chip.parentElement.querySelector("b")) role.append(element);
+      if (role && chip === body.querySelector("b")) role.append(element);
       else chip.before(element);
       found.push({ element, own: [at] });
     });
@@ -169,6 +173,79 @@
     element.replaceChildren(clip(name, 24), make("small", percent(total(rows.map(row => Math.abs(view.values[row]))) / whole)));
     element.title = `${own.length === 1 ? "" : `${own.length} tokens, `}${written}: hidden, click to show`;
   };
+  // -------------------------------------------------------------------------------------------------- long texts
+  /** Wrap what belongs to a piece in an element of its own, and return these in the order of the text. */
+  const wrapped = strip => {
+    const found = [];
+    let at = 0;
+    strip.querySelectorAll(".body").forEach(body => {
+      const waiting = [];
+      let own = null;
+      [...body.childNodes].forEach(node => {
+        if (node.nodeName === "BR") own.element.append(node);
+        else if (node.nodeName !== "B") waiting.push(node);
+        else {
+          const piece = pieceOf[rowsOf[at][0]];
+          if (own?.piece !== piece) {
+            own = { piece, element: make("span"), share: make("small", "", { class: "share" }), chips: [] };
+            (waiting[0] ?? node).before(own.share, own.element);
+            found.push(own);
+          }
+          own.element.append(...waiting.splice(0), node);
+          own.chips.push(at++);
+        }
+      });
+    });
+    return found;
+  };
+  const MOST = 12, ENOUGH = .8, FEW = 20;
+  /** Show the pieces that hold most of what is shown, evidence, the end, and what was opened; fold what is between. */
+  const fold = (strip, { view }) => {
+    const sizes = [], open = new Set([pieceOf[pieceOf.length - 1], ...[...evidence].map(row => pieceOf[row]), ...state.opened]);
+    view.values.forEach((value, row) => { sizes[pieceOf[row]] = (sizes[pieceOf[row]] ?? 0) + (hidden(row) ? 0 : Math.abs(value)); });
+    const whole = total(sizes) || 1;
+    let held = 0;
+    sizes.map((_, piece) => piece).sort((a, b) => sizes[b] - sizes[a]).slice(0, MOST).forEach(piece => {
+      if (held < ENOUGH * whole) open.add(piece);
+      held += sizes[piece];
+    });
+    strip.querySelectorAll(".fold").forEach(button => button.remove());
+    const runs = [];
+    strip.pieces.forEach(own => {
+      const body = own.element.parentElement, closed = state.folded && !open.has(own.piece), run = runs[runs.length - 1];
+      own.element.hidden = false;
+      own.share.textContent = !closed && sizes[own.piece] / whole >= .01 ? percent(sizes[own.piece] / whole) : "";
+      if (run?.body === body && run.closed === closed) run.all.push(own);
+      else runs.push({ body, closed, all: [own] });
+    });
+    runs.forEach(({ closed, all }) => {
+      const tokens = total(all.map(({ chips }) => chips.length)), size = total(all.map(({ piece }) => sizes[piece]));
+      if (!closed || tokens < FEW) return;
+      const button = make("button", `… ${tokens.toLocaleString("en")} tokens, ${percent(size / whole)}`, { type: "button", class: "fold" });
+      button.onclick = () => { all.forEach(({ piece }) => state.opened.add(piece)); refresh(); };
+      all[0].share.before(button);
+      all.forEach(({ element }) => { element.hidden = true; });
+    });
+  };
+  /** A narrow strip of the whole text: the darker, the more score lies there; a click opens the place. */
+  const minimap = pieceOf && make("canvas", "", { class: "minimap", "aria-hidden": "true", title: "where the score lies in the text; click to go there" });
+  const WIDTH = 800, HEIGHT = 14;
+  const drawMap = ({ view }) => {
+    Object.assign(minimap, { width: WIDTH, height: HEIGHT });
+    const context = minimap.getContext("2d"), sums = Array(WIDTH).fill(0), at = row => Math.floor(row / view.values.length * WIDTH);
+    view.values.forEach((value, row) => { if (!hidden(row)) sums[at(row)] += value; });
+    const end = deepest(sums), style = getComputedStyle(find(".text"));
+    sums.forEach((sum, column) => {
+      context.fillStyle = `rgb(${style.getPropertyValue(sum < 0 ? "--neg" : "--pos")} / ${Math.min(1, Math.abs(sum) / end)})`;
+      context.fillRect(column, 0, Math.ceil(WIDTH / view.values.length), HEIGHT);
+    });
+    minimap.onclick = event => {
+      const row = Math.min(chipOf.length - 1, Math.floor(event.offsetX / minimap.clientWidth * chipOf.length));
+      state.opened.add(pieceOf[row]);
+      refresh();
+      strips[0].chips[chipOf[row]].scrollIntoView({ block: "center" });
+    };
+  };
   const refresh = () => {
     state.members = [];
     units[state.unit].forEach((unit, row) => (state.members[unit] ??= []).push(row));
@@ -180,10 +257,12 @@
       const result = state.results[at], name = strip.querySelector(".name");
       paint(strip, result);
       strip.quiet.forEach(quiet => paintQuiet(quiet, result));
+      if (pieceOf) fold(strip, result);
       strip.querySelectorAll(".role").forEach(head => share(head, result));
       name?.replaceChildren(make("strong", result.view.name), make("span", [result.view.what, `deepest at ${round(result.deepest)}`, ...beyond(result)].filter(Boolean).join(" · ")));
     });
     find(".scales").replaceChildren(...legend());
+    if (pieceOf) drawMap(state.results[0]);
     table();
     marked = null;
     mark();
@@ -194,6 +273,7 @@
     chip.classList.toggle("n", value < 0);
     chip.classList.toggle("off", off);
     chip.classList.toggle("t", targetsOf(place).length > 0);
+    chip.classList.toggle("m", Boolean(measured) && !off && !measured.has(row));
     chip.classList.toggle("pick", state.pick === place);
     chip.classList.toggle("last", rowsOf[place].includes(data.last));
     for (let end = chip.nextSibling; end?.nodeName === "BR"; end = end.nextSibling) end.hidden = off && chip.classList.contains("g");
@@ -224,7 +304,7 @@
     const notes = several
       ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"]
       : [first.view.what, ...beyond(first), over(first).length && "the scale ends at twice the second largest",
-        hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`].filter(Boolean);
+        hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`, measured && "dotted: not measured alone"].filter(Boolean);
     if (notes.length) line.append(make("small", notes.join(" · ")));
     return [line];
   };
@@ -306,7 +386,7 @@
     return [
       likely <= 0 && `predicted with ${percent(Math.exp(likely))}`,
       rows.includes(data.last) && "the prediction is read here",
-      rows.some(row => evidence.has(row)) && "evidence", rows.every(hidden) && "hidden",
+      rows.some(row => evidence.has(row)) && "evidence", measured && rows.some(row => !measured.has(row)) && "not measured alone", rows.every(hidden) && "hidden",
     ].filter(Boolean);
   };
   /** A token in a line, for a screen reader. */
@@ -381,7 +461,7 @@
     if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share(`${result.view.name}, share`, result), ...(at ? [difference(result)] : [])])];
     return [...basic, share("share", first), ...[first, ...state.beside].map(values)];
   };
-  const ROWS = 10;
+  const ROWS = 10, STEP = 200;
   const table = () => {
     const [first] = state.results, heads = columns(state.results), body = make("tbody"), line = make("tr");
     const sorted = state.sorted ?? heads.findIndex(({ bar }) => bar);
@@ -399,16 +479,18 @@
     // What holds nearly nothing waits too, until all rows are asked for.
     const some = order.filter((unit, at) => at < 3 || state.sorted !== null || first.share(unit) >= .001 || data.compare).slice(0, ROWS);
     const shareBar = ({ sums, share, order, signed }, unit) => track(Math.sign(sums[unit]) * share(unit), Math.max(...order.map(share)), signed);
-    (state.all ? order : some).forEach(unit => {
+    const listed = state.rows ? order.slice(0, state.rows) : some, shownRows = new Set(listed);
+    listed.forEach(unit => {
       const row = make("tr");
       heads.forEach(({ text, bar }) => row.append(make("td", "", {}, ...(bar ? [shareBar(bar, unit)] : []), make("span", text(unit)))));
       body.append(row);
     });
-    const rest = order.filter(unit => !some.includes(unit)), more = make("button", state.all ? `show ${some.length}` : `show all ${order.length}`, { type: "button" });
-    more.onclick = () => { state.all = !state.all; table(); };
-    const told = make("p", state.all ? "" : `${rest.length} more ${state.unit} hold ${percent(total(rest.map(first.share)))} of ${first.view.name} together.`, {}, more);
+    const rest = order.filter(unit => !shownRows.has(unit)), next = Math.min(order.length, state.rows + STEP);
+    const more = make("button", !rest.length ? `show ${some.length}` : next < order.length ? `show ${next}` : `show all ${next}`, { type: "button" });
+    more.onclick = () => { state.rows = rest.length ? next : 0; table(); };
+    const told = make("p", !rest.length ? "" : `${rest.length} more ${state.unit} hold ${percent(total(rest.map(first.share)))} of ${first.view.name} together.`, {}, more);
     find(".more summary").textContent = `Table of ${order.length} ${state.unit}`;
-    find(".sheet").replaceChildren(make("table", "", {}, make("thead", "", {}, line), body), ...(rest.length ? [told] : []));
+    find(".sheet").replaceChildren(make("table", "", {}, make("thead", "", {}, line), body), ...(order.length > some.length ? [told] : []));
   };
 
   // ---------------------------------------------------------------------------------------------------- the switches
@@ -426,6 +508,11 @@
     box.checked = false;
     box.onchange();
   });
+  if (pieceOf) {
+    const box = make("input", "", { type: "checkbox", checked: "" });
+    box.onchange = () => { state.folded = box.checked; state.opened.clear(); refresh(); };
+    find(".bar").append(make("label", "", {}, box, "Fold what holds little"));
+  }
   for (const kind in kinds) {
     const box = make("input", "", { type: "checkbox", "data-kind": kind });
     if (!kinds[kind].size) continue;
