@@ -40,6 +40,7 @@ EVERY = 15.0  # seconds between two lines, where no bar can be drawn
 LONG = 60.0  # seconds left that are announced, with what shortens them
 SETTLED = 10.0  # seconds after which the time left is known; the first runs are slow
 
+NAMES = {"forwards": "forward passes", "backwards": "gradients", "hvps": "Hessian–vector products"}  # on bars
 in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)  # commands report so; the library is silent instead
 
 watcher: ContextVar[Callable[[str, int], None] | None] = ContextVar("watcher", default=None)
@@ -99,7 +100,7 @@ class Progress:
         """Move the bar of a kind of work."""
         if self.bars is not None:
             for task in self.bars.tasks:
-                if task.description == kind:
+                if task.description == NAMES.get(kind, kind):
                     self.bars.advance(task.id, units)
             if perf_counter() >= self.due:
                 self.bars.start()
@@ -132,7 +133,7 @@ class Waits(Bars):
     def start(self) -> None:
         """Draw the bars, or say the share that is done and the time that is left, now and then."""
         now = perf_counter()
-        weights = [1 if task.description == "forwards" else 2 for task in self.tasks]
+        weights = [1 if task.description == NAMES["forwards"] else 2 for task in self.tasks]
         done = sum(weight * task.completed for weight, task in zip(weights, self.tasks, strict=True))
         expected = sum(weight * (task.total or 0) for weight, task in zip(weights, self.tasks, strict=True))
         whole = max(done, expected)  # more may run
@@ -198,7 +199,7 @@ def working(expected: dict[str, int], show: bool | None, shorter: str = "", time
         bars = Waits(*columns, console=console, drawn=drawn, lines=in_lines.get(), shorter=shorter, times=times)
         for kind, total in expected.items():
             if total:
-                bars.add_task(kind, total=total)
+                bars.add_task(NAMES.get(kind, kind), total=total)
     try:
         due = perf_counter() + (PATIENCE if show is None else 0.0)
         with Progress(bars=bars, due=due).receiving() as progress:

@@ -63,8 +63,8 @@ def test_a_terminal_shows_every_kind_of_work(show: bool | None, monkeypatch: pyt
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     screen = Terminal()
     run(screen, show)
-    assert "hvps" in screen.getvalue()
-    assert "forwards" in screen.getvalue()
+    assert "Hessian–vector products" in screen.getvalue()
+    assert "forward passes" in screen.getvalue()
 
 
 def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytest.MonkeyPatch):
@@ -77,7 +77,7 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
         with step():
             count("hvps", 1)
         assert work.bars.live.is_started
-    assert "hvps" in screen.getvalue()
+    assert "Hessian–vector products" in screen.getvalue()
 
 
 @pytest.mark.parametrize(
