@@ -10,7 +10,7 @@ from heta_lens.cli import flags
 from heta_lens.cli.app import add, command, say
 
 PORT = "The port, on this computer alone; 0 for a free port."
-STATE = "Keep the history of explanations in this file."
+STATE = "Keep the history of explanations in this file; otherwise it ends with the app."
 
 
 @command("app")

@@ -2,7 +2,7 @@
 
 - `requests`: the requests of the page
 - `answers`: generation, explanations, and predictions after a change of tokens
-- `history`: explanations in a SQLite file
+- `history`: explanations in SQLite
 - `server`: the web server
 - ``page.html``, ``page.css``, ``page.js``: the page, which shows the views of `heta_lens.plots`
 """
@@ -31,7 +31,7 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
         model: a TransformerLens model.
         port: the port of the server; 0 for a free port.
         browser: open the page in a browser.
-        state: a file for the history of explanations, created if missing; None for no history.
+        state: a file for the history of explanations, created if missing; None keeps it until the app stops.
 
     Example:
         heta_lens.app(heta_lens.load_model("HuggingFaceTB/SmolLM2-135M-Instruct"))
@@ -42,8 +42,7 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
     from heta_lens.web.server import App, listen
 
     check_decoder(model)
-    history = None if state is None else History(state)
-    running = App(Answers(model), history, listen(port))
+    running = App(Answers(model), History(state), listen(port))
     if browser:
         # Other users of the computer can read a browser's command line, and with it a secret, but not this file.
         redirect = Path(mkdtemp(prefix="heta_lens_")) / "app.html"

@@ -1,4 +1,4 @@
-"""The history of explanations: a SQLite file of questions and results, which the server reads when it starts again."""
+"""The history of explanations: questions and results in SQLite, in a file that a later start of the app reads."""
 
 import json
 import sqlite3
@@ -22,10 +22,14 @@ LONGEST = 70  # characters of a prompt in the list
 
 
 class History:
-    """Explanations in a SQLite file, which is created if missing."""
+    """Explanations in a SQLite file, which is created if missing; without a file, in memory."""
 
-    def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | PathLike[str] | None = None) -> None:
+        self.path = Path(path or "memory")
+        self._memory = None if path else sqlite3.connect(":memory:", check_same_thread=False)
+        if self._memory:
+            self._memory.execute(TABLE)
+            return
         try:
             self.path.touch(mode=0o600)
             with self._open() as db:
@@ -36,14 +40,20 @@ class History:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        if self._memory:
+            with self._memory as db:
+                yield db
+            return
         with closing(sqlite3.connect(self.path)) as db, db:
             yield db
 
-    def add(self, record: Mapping[str, Any], title: str, result: Attribution | SpanAttribution) -> None:
-        """Add a result; ``record`` has the ``question``, and what the page needs to show the question again."""
+    def add(self, record: Mapping[str, Any], title: str, result: Attribution | SpanAttribution) -> int | None:
+        """Add a result, and return its number; ``record`` has the ``question``, and what shows the question again."""
         row = title, json.dumps(record), isinstance(result, SpanAttribution), result.to_bytes()
         with self._open() as db:
-            db.execute("INSERT INTO explanations (title, record, span, result) VALUES (?, ?, ?, ?)", row)
+            return db.execute(
+                "INSERT INTO explanations (title, record, span, result) VALUES (?, ?, ?, ?)", row
+            ).lastrowid
 
     def latest(self) -> list[dict[str, Any]]:
         """List the latest explanations, newest first, with the end of each prompt."""
@@ -61,7 +71,7 @@ class History:
         with self._open() as db:
             row = db.execute(query, [str(number)]).fetchone()  # SQLite's integers end before a path's
         if row is None:
-            raise ValueError(f"explanation {number} is not in {self.path.name}")
+            raise ValueError(f"explanation {number} is not in the history")
         record, span, raw = row
         return json.loads(record), (SpanAttribution if span else Attribution).of_bytes(raw, self.path.name)
 

@@ -6,8 +6,8 @@
   const visible = text => text.trim() ? text.replace(/\n/g, "↵") : text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅";
   const quoted = text => `“${text.trim() || text}”`;
 
-  /** The question, which a reload asks again; ``explanations`` has the results by method. */
-  const state = { mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "careful", "heta"], shown: "fast", tokens: 20 };
+  /** The question, which a reload restores with the ``entries`` of the history; ``explanations`` has the results by method. */
+  const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "careful", "heta"], shown: "fast", tokens: 20 };
   const explanations = new Map();
   let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
@@ -99,7 +99,7 @@
   const promptNow = () => state.mode === "chat" ? state.messages : state.messages.at(-1).content;
   /** Set the prompt, and clear the answer and its explanations. */
   const begin = prompt => {
-    Object.assign(state, { prompt, written: [], at: undefined, target: null });
+    Object.assign(state, { prompt, written: [], at: undefined, target: null, entries: {} });
     explanations.clear();
     pin([], "");
     for (const name of ["#answer", "#why", "#what-if"]) $(name).hidden = true;
@@ -142,15 +142,15 @@
   // -------------------------------------------------------------------------------------------------- the explanation
   /** Explain a token of the answer by its index, the next token by the answer's length, or all tokens by null. */
   const ask = (at, target = null) => {
-    const before = { at: state.at, target: state.target, results: [...explanations] };
-    Object.assign(state, { at, target });
+    const before = { at: state.at, target: state.target, entries: state.entries, results: [...explanations] };
+    Object.assign(state, { at, target, entries: {} });
     explanations.clear();
     pin([], "");
     drawAnswer();
     explain(state.methods, before);
   };
   /** Explain by methods, HETA last because it is slow; after an error, show the explanations from before again. */
-  const explain = (methods, before = null, remember = true) => start(async signal => {
+  const explain = (methods, before = null) => start(async signal => {
     methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
     running = new Set(methods);
     save();
@@ -160,10 +160,10 @@
     $("#view").classList.toggle("stale", !explanations.has(state.shown));
     drawTabs();
     try {
-      await receive({ question: question(), methods, remember }, signal);
+      await receive({ question: question(), methods }, signal);
     } catch (error) {
       if (!explanations.size && before?.results.length) {
-        Object.assign(state, { at: before.at, target: before.target });
+        Object.assign(state, { at: before.at, target: before.target, entries: before.entries });
         before.results.forEach(([name, result]) => explanations.set(name, result));
         $("#view").classList.remove("stale");
         drawForms();
@@ -176,10 +176,11 @@
   });
   const receive = async (body, signal) => {
     for await (const message of post("explain", body, signal)) {
-      const { method, html, whole, waiting, done, runs } = message;
+      const { method, html, whole, waiting, done, runs, entry } = message;
       if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
       else if (state.methods.includes(method)) {
         explanations.set(method, message);
+        if (entry) state.entries[method] = entry;
         if (whole) running.delete(method);
         if (!explanations.has(state.shown)) state.shown = method;
         if (state.shown === method) show(method);
@@ -223,6 +224,7 @@
       close.onclick = () => {
         state.methods = state.methods.filter(other => other !== name);
         explanations.delete(name);
+        delete state.entries[name];
         if (state.shown === name) explanations.size ? show([...explanations.keys()][0]) : explain(state.methods);
         drawTabs();
         save();
@@ -360,8 +362,8 @@
   // ------------------------------------------------------------------------------------------------------- first state
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
-    if (!unchanged() || !state.written.length) begin(structuredClone(promptNow()));
-    ask(state.written.length);
+    if (!unchanged()) begin(structuredClone(promptNow()));
+    ask(0);
   };
   $("#stop").onclick = () => {
     request.abort();
@@ -374,15 +376,21 @@
   $$("[name=mode]").forEach(box => { box.onchange = () => { state.mode = box.value; drawPrompt(); save(); }; });
   facts.hooks.forEach(name => $("#hooks").append(new Option(name)));
   fields.layer.max = facts.layers - 1;
-  if (facts.history) {
-    $("#history").hidden = false;
-    $("#history").ontoggle = () => $("#history").open && listHistory();
-    $("#history > button").onclick = async () => { if (confirm("Delete all explanations in this file?")) await fetch("history", { method: "DELETE" }); listHistory(); };
-  }
+  $("#history").ontoggle = () => $("#history").open && listHistory();
+  $("#history > button").onclick = async () => { if (confirm("Delete all explanations in the history?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
   $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();
   pin([], "");
-  if (state.at !== undefined && state.prompt !== null) explain(state.methods, null, false);
+  const finished = Object.entries(state.entries);
+  if (state.at !== undefined && state.prompt !== null && !finished.length) explain(state.methods);
+  else if (finished.length) start(async signal => {
+    $("#why").hidden = false;
+    drawForms();
+    for (const [method, entry] of finished) {
+      for await (const message of post(`history/${entry}`, {}, signal)) explanations.set(method, { ...message, whole: true });
+    }
+    show(explanations.has(state.shown) ? state.shown : finished[0][0]);
+  });
 })();

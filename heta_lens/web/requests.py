@@ -128,7 +128,6 @@ class Write:
 class Explain:
     question: Question
     methods: Annotated[list[MethodName], Field(min_length=1, fail_fast=True)]
-    remember: bool = True
 
 
 @dataclass(frozen=True, config=EXACT)

@@ -81,7 +81,7 @@ class App:
     """A running app, at an ``address``."""
 
     answers: Answers
-    history: History | None
+    history: History
     listening: socket.socket
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     active: set[Event] = field(default_factory=set[Event])  # one per response in progress, set to cancel its work
@@ -144,7 +144,6 @@ class App:
             "chat": bool(getattr(model.tokenizer, "chat_template", None)),
             "hooks": [name for name in adapter.points if not name.startswith("unembed")],
             "layers": adapter.layers,
-            "history": self.history is not None,
         }
         data = Markup(json.dumps(facts).replace("<", "\\u003c"))  # a name must not end the script element
         html = html_from("web/page.html", nonce=nonce, model=Path(model.cfg.model_name or "").name, facts=data)
@@ -159,19 +158,21 @@ class App:
 
         def explain(emit: Emit) -> None:
             def emit_and_add(message: Message) -> None:
-                emit(message)
-                if message.get("whole") and self.history and given.remember:
-                    self._add_to_history(self.history, given.question, message)
+                try:
+                    if message.get("whole"):
+                        message = {**message, "entry": self._add_to_history(given.question, message)}
+                finally:  # a full disk does not take the explanation
+                    emit(message)
 
             self.answers.explain(given.question, given.methods, emit_and_add)
 
         return self._stream(request, explain)
 
-    def _add_to_history(self, history: History, question: Question, message: Message) -> None:
+    def _add_to_history(self, question: Question, message: Message) -> int | None:
         result = self.answers.result(message["result"])
         record = {"question": asdict(question), "texts": self.answers.texts(question), "method": message["method"]}
         title = f"{headline(result.summed)} · {kicker(result.summed)}"
-        history.add(record | {"model": self.answers.model_name}, title, result)
+        return self.history.add(record | {"model": self.answers.model_name}, title, result)
 
     async def change(self, request: Request) -> Response:
         given = read(ChangeTokens, await request.body())
@@ -199,19 +200,16 @@ class App:
             return view.exports[suffix]()
 
     def list_history(self, request: Request) -> Response:  # noqa: ARG002
-        return JSONResponse(self.history.latest() if self.history else [])
+        return JSONResponse(self.history.latest())
 
     def clear_history(self, request: Request) -> Response:  # noqa: ARG002
-        if self.history:
-            self.history.clear()
+        self.history.clear()
         return JSONResponse([])
 
     async def read_history(self, request: Request) -> Response:
         number = request.path_params["number"]
 
         def read(emit: Emit) -> None:
-            if self.history is None:
-                raise ValueError("the app was started without --state FILE, and keeps no history")
             record, result = self.history.read(number)
             if record["model"] != self.answers.model_name:
                 raise ValueError(f"this explanation is of {record['model']}: start the app with this model to continue")

@@ -199,13 +199,19 @@ def test_with_the_keyboard_only(opened: Callable[..., Any], story: str) -> None:
     page.locator("#outcome table").wait_for()
 
 
-def test_a_reload_asks_again(opened: Callable[..., Any], story: str) -> None:
+def test_a_reload_keeps_the_question_and_its_results(opened: Callable[..., Any], running: App, story: str) -> None:
     page = opened()
     generate(page, story)
-    page.locator(".words button").nth(0).click()
+    explain(page)
+    before = running.history.latest()
     page.reload()
     page.locator("#view h2", has_text="Why “jar”?").wait_for()
     assert page.get_by_label("prompt", exact=True).input_value() == story
+    page.locator("#stop").wait_for(state="hidden")
+    assert running.history.latest() == before and page.locator(".tabs [aria-pressed]:not([disabled])").count() >= 3
+    page.locator(".words button").nth(1).click()
+    page.reload()  # before a result
+    page.locator("#view h2", has_text="Why “.”?").wait_for()
     page.locator("#stop").wait_for(state="hidden")
 
 

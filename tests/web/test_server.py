@@ -242,7 +242,7 @@ def test_history_outlives_the_server(demo: Any, story: str, tmp_path: Path) -> N
         assert restored["texts"] == [" jar", "."] and isinstance(
             second.answers.result(restored["result"]), heta_lens.SpanAttribution
         )
-        assert lines(second, "history/99", {}) == [{"error": "explanation 99 is not in state.db"}]
+        assert lines(second, "history/99", {}) == [{"error": "explanation 99 is not in the history"}]
         httpx.delete(second.address + "history")
         assert httpx.get(second.address + "history").json() == []
     finally:
@@ -281,9 +281,15 @@ def test_whoever_waits_is_told(running: App, story: str) -> None:
             assert [*told][-1]["whole"]
 
 
-def test_nothing_is_kept_without_a_file(running: App, story: str) -> None:
-    lines(running, "explain", asking(story))
-    assert httpx.get(running.address + "history").json() == []
+def test_without_a_file_the_history_ends_with_the_app(running: App, story: str) -> None:
+    explained = lines(running, "explain", asking(story))[-1]
+    assert httpx.get(running.address + "history").json()[0]["number"] == explained["entry"]
+    (restored,) = lines(running, f"history/{explained['entry']}", {})
+    assert restored["html"] == explained["html"]
+    httpx.delete(running.address + "history")
+    assert lines(running, f"history/{explained['entry']}", {}) == [
+        {"error": f"explanation {explained['entry']} is not in the history"}
+    ]
 
 
 def test_a_history_is_for_its_owner_alone(tmp_path: Path) -> None:
