@@ -1,6 +1,6 @@
 """The result of `components`: heads and MLPs that carry a change of tokens, and where the heads took it from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isnan, nan
 from os import PathLike
@@ -81,9 +81,8 @@ class Components:
     def top(self, k: int = 10) -> list[Component]:
         """Return the k patched components with the largest effects; if the target's number rises, the most negative."""
         check_count("k", k)
-        return [
-            self._component(*self.found[row].tolist(), float(self.effects[row])) for row in range(len(self.found))[:k]
-        ]
+        rows = zip(self.found.tolist(), self.effects.tolist(), strict=True)
+        return [self._component(place, effect) for place, effect in rows][:k]
 
     def at_changed(self, k: int = 10) -> list[Component]:
         """Return the k components at the changed tokens with the largest estimates, which were not patched.
@@ -94,7 +93,7 @@ class Components:
         here = self.sign * self.estimates[:, list(self.positions)]
         order = torch.unravel_index(here.flatten().argsort(descending=True, stable=True)[:k], here.shape)
         rows = torch.stack(order, 1).tolist()
-        return [self._component(layer, self.positions[place], column) for layer, place, column in rows]
+        return [self._component((layer, self.positions[place], column)) for layer, place, column in rows]
 
     def heads(self) -> list[tuple[int, int]]:
         """Return the (layer, head) of the components that reach the wanted share together, each head once."""
@@ -170,6 +169,7 @@ class Components:
             lines.append(f"{few} {verb} {self.together[-1]:.0%} together: {first}")
         return "\n".join([*lines, f"rank correlation of estimates and effects: {self.correlation:.2f}"])
 
-    def _component(self, layer: int, position: int, column: int, effect: float = nan) -> Component:
+    def _component(self, place: Sequence[int], effect: float = nan) -> Component:
+        layer, position, column = place
         head, estimate = None if column == self.heads_per_layer else column, self.estimates[layer, position, column]
         return Component(layer, head, position, self.tokens[position], float(estimate), effect)

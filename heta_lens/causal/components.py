@@ -19,7 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_at_least, check_choice, check_count, check_token, chosen_positions
+from heta_lens._util.options import (
+    Batch,
+    check_at_least,
+    check_choice,
+    check_count,
+    check_token,
+    chosen_positions,
+    is_whole,
+)
 from heta_lens._util.work import count, working
 from heta_lens.causal.component_results import Components, Direction
 from heta_lens.causal.patching import shares_in_order
@@ -88,7 +96,8 @@ def components(
     layers, attn_only = range(prediction.layers), getattr(prediction.model.cfg, "attn_only", False)
     kinds: tuple[Any, ...] = ("head_out",) if attn_only else ("head_out", "mlp_out")
     names = [[site_name(prediction.adapter, kind, layer) for kind in kinds] for layer in layers]
-    prediction.adapter.check_points(name for layer in names for name in layer)
+    every = [name for layer in names for name in layer]
+    prediction.adapter.check_points(every)
     check_gradients(prediction)
     prediction.check_graph_fits()
     with prediction.running(), working({"forwards": steps + (2 + both) * verify + 4}, progress) as work:
@@ -100,8 +109,8 @@ def components(
             raise ValueError(f"no token after position {min(places)} stays as it is: change fewer tokens")
         base, other = (changed, clean) if restores else (clean, changed)
         path = base + torch.arange(steps).to(base)[:, None, None] / steps * (other - base)
-        value, outputs, gradients = differentiated(prediction, names, path, scale, batch)
-        other_outputs = noted(prediction, gradients, other[None])
+        value, outputs, gradients = differentiated(prediction, every, path, scale, batch)
+        other_outputs = noted(prediction, every, other[None])
         pair = Pair(
             prediction,
             names,
@@ -117,9 +126,7 @@ def components(
             raise ValueError(f"nothing changes: the target's number is {pair.clean_value:.4g} in both runs")
         estimates, sign = pair.estimates(), 1 if total > 0 else -1
         check_finite(estimates.flatten(), "the estimate of component {} is {}".format)
-        ranked = (
-            (sign * estimates).masked_fill(~later[:, None], -torch.inf).flatten().sort(descending=True, stable=True)
-        )
+        ranked = torch.where(later[:, None], sign * estimates, -torch.inf).flatten().sort(descending=True, stable=True)
         chosen = ranked.indices[ranked.values > -torch.inf][:verify]
         found = torch.stack(torch.unravel_index(chosen, estimates.shape), 1)
         alone = [[row] for row in range(len(found))]
@@ -165,9 +172,8 @@ def changed_embeddings(
 ) -> tuple[list[int], Float[Tensor, "pos d"], str]:
     """Return the changed positions, the embeddings with the change, and the change in words."""
     n, embeddings = len(prediction), prediction.embeddings
-    listed = isinstance(change, list | tuple) or (
-        isinstance(change, Tensor) and change.ndim and not change.is_floating_point()
-    )
+    vector = isinstance(change, Tensor) and change.is_floating_point()
+    listed = not (vector or isinstance(change, str) or is_whole(change))
     ids = torch.as_tensor(change).flatten().tolist() if listed else []
     if positions is None:
         if len(ids) != n:
@@ -185,8 +191,9 @@ def changed_embeddings(
     elif isinstance(change, str) and change == "resample":
         rows, described = next(redrawn(prediction, 1, seed))[places], change
     else:
-        check_mask("change", change)
-        rows, described = mask_vector(prediction, change), "a vector" if isinstance(change, Tensor) else str(change)
+        mask: Any = change
+        check_mask("change", mask)
+        rows, described = mask_vector(prediction, mask), "a vector" if vector else str(change)
     changed = embeddings.clone()
     changed[places] = rows.to(changed)
     return places, changed, described
@@ -233,7 +240,7 @@ class Pair:
         cells = dict[str, Tensor]()
         for group, rows in enumerate(groups):
             for layer, position, column in found[list(rows)].tolist():
-                name = self.names[layer][column == self.heads]
+                name = self.names[int(layer)][int(column == self.heads)]
                 none = torch.zeros(len(groups), *self.clean[name].shape[1:-1], dtype=torch.bool)
                 marked = cells.setdefault(name, none)[group, position]
                 (marked if column == self.heads else marked[column]).fill_(True)
@@ -245,18 +252,13 @@ class Pair:
 
 
 def differentiated(
-    prediction: Prediction,
-    names: Sequence[Sequence[str]],
-    path: Float[Tensor, "step pos d"],
-    scale: Scale,
-    batch: Batch,
+    prediction: Prediction, names: Sequence[str], path: Float[Tensor, "step pos d"], scale: Scale, batch: Batch
 ) -> tuple[float, dict[str, Float[Tensor, "1 pos ..."]], dict[str, Float[Tensor, "pos ..."]]]:
     """Return the target's number and the outputs where a path begins, and the mean gradient by the outputs.
 
     The gradients are by zeros that are added, because several bridges hand their hooks a copy.
     """
     n, values, outputs = len(prediction), list[float](), dict[str, Tensor]()
-    every = [name for layer in names for name in layer]
 
     def gradients(embeddings: Float[Tensor, "some pos d"]) -> Float[Tensor, "some pos all"]:
         added = dict[str, Tensor]()
@@ -266,17 +268,17 @@ def differentiated(
             added[name] = torch.zeros_like(live[:, :n]).requires_grad_()
             return torch.cat([live[:, :n] + added[name], live[:, n:]], 1)
 
-        with prediction.hooked([(name, partial(add, name)) for name in every]):
+        with prediction.hooked([(name, partial(add, name)) for name in names]):
             likelihoods = prediction.read(prediction.rerun().logits(embeddings), scale)
         values.extend(likelihoods.tolist())
         connected = likelihoods.sum() + sum(each[:0].sum().to(likelihoods) for each in added.values())
         count("backwards", len(embeddings))
-        found = torch.autograd.grad(connected, [added[name] for name in every])
+        found = torch.autograd.grad(connected, [added[name] for name in names])
         return torch.cat([each.flatten(2).to(embeddings) for each in found], -1)
 
     mean = prediction.batches(batch, products=True).map(gradients, path, n).mean(0)
-    parts = mean.split([outputs[name][0, 0].numel() for name in every], -1)
-    slopes = {name: part.reshape(outputs[name].shape[1:]) for name, part in zip(every, parts, strict=True)}
+    parts = mean.split([outputs[name][0, 0].numel() for name in names], -1)
+    slopes = {name: part.reshape(outputs[name].shape[1:]) for name, part in zip(names, parts, strict=True)}
     return values[0], outputs, slopes
 
 
@@ -290,7 +292,8 @@ def split_by_source(pair: Pair, found: Int[Tensor, "found 3"]) -> Float[Tensor, 
     instead: the mean of v' under A'. (Under the clean mean, a head that reads a single token would take nothing from
     it.) The parts of all positions add up to the estimate, less what an attention sink outside the context took.
     """
-    sources, rows = torch.zeros(len(found), len(pair.prediction), 2), found[:, 2] < pair.heads
+    sources = pair.embeddings.new_zeros(len(found), len(pair.prediction), 2, device="cpu")
+    rows = found[:, 2] < pair.heads
     heads = found[rows].tolist()
     if not heads:
         return sources
@@ -333,14 +336,11 @@ def route(found: Sequence[Sequence[int]], read_most: Sequence[int], changed: Seq
     head of an earlier layer, until a changed token is reached or no head was found.
     """
     way, at, below = list[int](), len(pair.prediction) - 1, pair.prediction.layers
-    while at not in changed:
-        here = [
-            row
-            for row, (layer, place, column) in enumerate(found)
-            if place == at and layer < below and column < pair.heads
-        ]
-        if not here:
-            break
-        way.insert(0, here[0])
-        at, below = read_most[here[0]], found[here[0]][0]
+    heads = [(row, layer, place) for row, (layer, place, column) in enumerate(found) if column < pair.heads]
+    while at not in changed and (
+        here := [(row, layer) for row, layer, place in heads if place == at and layer < below]
+    ):
+        row, below = here[0]
+        way.insert(0, row)
+        at = read_most[row]
     return way
