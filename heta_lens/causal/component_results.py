@@ -52,8 +52,7 @@ class Components:
     - ``together``: the share of the change after patching the first 1, 2, … of them together, until it is enough
     - ``sources``: the estimates of patched heads by source position, in two parts: what the change of the values did
       there, and what the change of the pattern did (MLPs have zeros)
-    - ``route``: places in ``found`` of the heads on the way from the changed tokens to the last one; ``route_share`` is
-      the share of the change when these heads are patched together
+    - ``route_share``: the share of the change after patching the heads of the ``route`` together
     """
 
     kind: ClassVar[str] = "heta_lens.components"
@@ -73,7 +72,6 @@ class Components:
     opposite: Float[Tensor, "found"]
     together: tuple[float, ...]
     sources: Float[Tensor, "found pos 2"]
-    route: tuple[int, ...]
     route_share: float
     options: Mapping[str, Any]
     forwards: int
@@ -129,12 +127,7 @@ class Components:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Components":
         """Return the result in a file of `save`; raise for foreign and damaged files."""
-
-        def make(stored: Mapping[str, Any]) -> "Components":
-            storage.check_record(cls, stored)
-            return cls(**stored)
-
-        return storage.load(path, cls.kind, VERSION, make)
+        return storage.load(path, cls.kind, VERSION, lambda stored: storage.check_record(cls, stored) or cls(**stored))
 
     @property
     def sign(self) -> int:
@@ -151,18 +144,33 @@ class Components:
         """The source position that each patched component took most from."""
         return (self.sign * self.sources.sum(-1)).argmax(-1).tolist()
 
+    @property
+    def route(self) -> list[int]:
+        """Places in ``found`` of the heads on the way from the changed tokens to the last one.
+
+        From the best head at the last token, each head leads to the position that it took most from, and there to the
+        best head of an earlier layer, until a changed token is reached or no head with an effect was found.
+        """
+        way, at, below, helping = list[int](), len(self.tokens) - 1, len(self.estimates), self.sign * self.effects > 0
+        heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if helping[row]]
+        heads = [(layer, place, row) for layer, place, column, row in heads if column < self.heads_per_layer]
+        while at not in self.positions and (here := [head for head in heads if head[1] == at and head[0] < below]):
+            below, _, row = here[0]
+            way.insert(0, row)
+            at = self.read_most[row]
+        return way
+
     def __repr__(self) -> str:
         named = [f"{self.tokens[place]!r} ({place})" for place in self.positions[:SHOWN]]
         more = [f"{len(self.positions) - SHOWN} more"] * (len(self.positions) > SHOWN)
         moved = f"{self.quantity} {self.clean:.3g} → {self.changed:.3g}"
         lines = [f"what carries {', '.join(named + more)} to {self.answer}: {moved} (change: {self.change})"]
         verb, best = {"restore": "restore", "knock_out": "take away"}[self.direction], self.top(len(self.found))
-        if self.route:
+        if route := [best[row] for row in self.route]:
             begin, last = self.read_most[self.route[0]], len(self.tokens) - 1
-            heads = [best[row] for row in self.route]
-            way = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
-            route = " → ".join([f"{self.tokens[begin]!r} ({begin})", *way])
-            lines.append(f"{route}; together they {verb} {self.route_share:.0%}")
+            heads = [f"{each.name} at the last token" if each.position == last else str(each) for each in route]
+            way = " → ".join([f"{self.tokens[begin]!r} ({begin})", *heads])
+            lines.append(f"{way}; together they {verb} {self.route_share:.0%}")
         if self.together:
             first = ", ".join(map(repr, best[: len(self.together)][:SHOWN])) + " …" * (len(self.together) > SHOWN)
             few = f"{len(self.together)} of {len(best)} patched components"

@@ -10,7 +10,7 @@ Screening is of first order: it cannot see jumps, as of a router that chooses ot
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
@@ -141,30 +141,28 @@ def components(
 
         together, _ = shares_in_order(shares, len(growing), share, pair.batches.size)
         opposite = pair.gains("knock_out" if restores else "restore", found, alone) if both else effects * torch.nan
-        sources = split_by_source(pair, found)
-        way = route(found[: len(growing)].tolist(), (sign * sources.sum(-1)).argmax(-1).tolist(), places, pair)
-        way_share = float(pair.gains(direction, found, [way]) / total) if way else 0.0
-    return Components(
-        tokens=prediction.written,
-        positions=tuple(places),
-        change=described,
-        answer=prediction.target_words,
-        quantity="value" if callable(prediction.target) else scale,
-        clean=pair.clean_value,
-        changed=pair.changed_value,
-        direction=direction,
-        estimates=estimates,
-        heads_per_layer=pair.heads,
-        found=found,
-        effects=effects,
-        opposite=opposite,
-        together=tuple(together),
-        sources=sources,
-        route=tuple(way),
-        route_share=way_share,
-        options={"steps": steps, "verify": verify, "share": float(share), "seed": seed},
-        forwards=work.ran["forwards"],
-    )
+        result = Components(
+            tokens=prediction.written,
+            positions=tuple(places),
+            change=described,
+            answer=prediction.target_words,
+            quantity="value" if callable(prediction.target) else scale,
+            clean=pair.clean_value,
+            changed=pair.changed_value,
+            direction=direction,
+            estimates=estimates,
+            heads_per_layer=pair.heads,
+            found=found,
+            effects=effects,
+            opposite=opposite,
+            together=tuple(together),
+            sources=split_by_source(pair, found),
+            route_share=0.0,
+            options={"steps": steps, "verify": verify, "share": float(share), "seed": seed},
+            forwards=0,
+        )
+        together_on_route = pair.gains(direction, found, [result.route]) / total if result.route else 0.0
+        return replace(result, route_share=float(together_on_route), forwards=work.ran["forwards"])
 
 
 def changed_embeddings(
@@ -327,20 +325,3 @@ def attended(
     with pair.prediction.hooked(hooks):
         pair.prediction.rerun().logits(embeddings[None])
     return patterns, torch.stack(values)
-
-
-def route(found: Sequence[Sequence[int]], read_most: Sequence[int], changed: Sequence[int], pair: Pair) -> list[int]:
-    """Return the heads on the way from the changed tokens to the last one, as places in ``found``, by effect.
-
-    From the best head at the last token, each head leads to the position that it took most from, and there to the best
-    head of an earlier layer, until a changed token is reached or no head was found.
-    """
-    way, at, below = list[int](), len(pair.prediction) - 1, pair.prediction.layers
-    heads = [(row, layer, place) for row, (layer, place, column) in enumerate(found) if column < pair.heads]
-    while at not in changed and (
-        here := [(row, layer) for row, layer, place in heads if place == at and layer < below]
-    ):
-        row, below = here[0]
-        way.insert(0, row)
-        at = read_most[row]
-    return way

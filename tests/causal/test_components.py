@@ -1,7 +1,7 @@
 """Components that carry a change, against plain runs with hooks and against TransformerLens; results and refusals."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import pytest
@@ -102,6 +102,7 @@ def plain_effect(model: Any, direction: str, places: Sequence[Sequence[int]]) ->
 
 
 # ---------------------------------------------------------------------------------------------- against plain runs
+@pytest.mark.slow
 @BOTH_WAYS
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 def test_estimates_effects_and_shares_are_those_of_plain_runs(name: str, build: Any, direction: Direction) -> None:
@@ -124,6 +125,7 @@ def test_estimates_effects_and_shares_are_those_of_plain_runs(name: str, build: 
     assert result.together == pytest.approx(shares, abs=100 * off)
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @pytest.mark.parametrize(("name", "build"), zoo.named("-(gpt2|llama|native)$"))
 def test_steps_take_the_mean_gradient_on_the_way_to_the_other_run(name: str, build: Any, direction: Direction) -> None:
@@ -135,6 +137,7 @@ def test_steps_take_the_mean_gradient_on_the_way_to_the_other_run(name: str, bui
     assert relative(one, expected) > 1e-2
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 def test_heads_take_their_estimates_from_source_positions(name: str, build: Any, direction: Direction) -> None:
@@ -190,6 +193,7 @@ def test_estimates_of_a_pair_are_those_of_attribution_patch(build: Callable[...,
     assert relative(back.estimates, -expected) < 1e-4  # the same gradient, with the roles exchanged
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 def test_effects_are_the_grids_of_transformer_lens(build: Callable[..., Any], direction: Direction) -> None:
@@ -226,6 +230,7 @@ TARGETS: dict[str, tuple[Any, Callable[[Tensor], Tensor]]] = {
 }
 
 
+@pytest.mark.sample(quick=2)
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", TARGETS)
 def test_targets_of_every_kind(kind: str, direction: Direction) -> None:
@@ -300,7 +305,8 @@ def test_resampled_tokens_depend_on_the_seed() -> None:
     assert (torch.stack(values) - one.changed).abs().min() < 1e-9
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.slow
+@BOTH_WAYS
 def test_hooks_of_others_stay_at_work(direction: Direction) -> None:
     model = zoo.bridge("gpt2")
     plain, shapes = found(model, direction=direction), set()
@@ -398,28 +404,39 @@ def test_files_hold_everything(story: Components, tmp_path: Any) -> None:
 
 def test_a_rising_number_is_carried_by_what_raises_it() -> None:
     model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    results = [found(model, target=target, verify=EVERY, share=1e9) for target in range(4, 30)]
-    rising = [result for result in results if result.sign < 0]
-    assert rising and len(rising) < len(results)
-    for result in rising:
-        assert result.clean < result.changed and result.effects[0] < 0 and (result.effects.diff() >= 0).all()
-        assert result.together[0] > 0 and len(ids[0]) == len(result.tokens)
+    falling, rising = (found(model, target=pair, verify=8) for pair in ((TARGET, OTHER), (OTHER, TARGET)))
+    falling, rising = sorted((falling, rising), key=lambda result: result.sign, reverse=True)
+    assert (falling.sign, rising.sign) == (1, -1) and relative(rising.estimates, -falling.estimates) < 1e-9
+    assert relative(rising.effects, -falling.effects) < 1e-9 and rising.together == pytest.approx(falling.together)
+    assert torch.equal(rising.found, falling.found) and rising.route == falling.route and rising.effects[0] < 0
+    assert [node[:3] for node in rising.at_changed(4)] == [node[:3] for node in falling.at_changed(4)]
 
 
-def test_a_route_leads_from_head_to_head() -> None:
-    from heta_lens.causal.components import route
+def test_a_route_leads_from_head_to_head(story: Components) -> None:
+    places = [[3, 8, 2], [3, 8, 1], [2, 8, 0], [2, 5, 1], [1, 5, 0], [1, 5, 1], [0, 4, 0]]
+    found, effects = torch.tensor(places), torch.arange(7.0, 0, -1)
+    blank = {"tokens": tuple("abcdefghi"), "positions": (3,), "heads_per_layer": 2, "estimates": torch.zeros(4, 9, 3)}
 
-    class Heads:
-        heads, prediction = 2, type("Prediction", (), {"layers": 4, "__len__": lambda self: 9})()  # noqa: ARG005
+    def route(read_most: Sequence[int], **other: Any) -> list[int]:
+        sources = torch.zeros(7, 9, 2)
+        sources[range(7), read_most] = torch.tensor([0.5, 0.5])
+        return replace(story, **{**blank, "found": found, "effects": effects, "sources": sources, **other}).route
 
-    found = [[3, 8, 2], [3, 8, 1], [2, 8, 0], [2, 5, 1], [1, 5, 0], [1, 5, 1], [0, 4, 0]]
-    pair: Any = Heads()
-    assert route(found, [8, 5, 5, 4, 3, 3, 3], [3], pair) == [6, 3, 1]  # not by the MLP
-    assert route(found, [8, 5, 5, 7, 3, 3, 3], [3], pair) == [3, 1]  # no head was found at 7
-    assert route(found, [8, 8, 5, 3, 3, 3, 3], [3], pair) == [4, 2, 1]  # each head in an earlier layer
-    assert route(found, [8, 3, 5, 3, 3, 3, 3], [3], pair) == [1]
-    assert route(found[3:], [0] * 4, [3], pair) == []
+    assert route([8, 5, 5, 4, 3, 3, 3]) == [6, 3, 1]  # not by the MLP
+    assert route([8, 5, 5, 7, 3, 3, 3]) == [3, 1]  # no head was found at 7
+    assert route([8, 8, 5, 3, 3, 3, 3]) == [4, 2, 1]  # each head in an earlier layer
+    assert route([8, 3, 5, 3, 3, 3, 3]) == [1]
+    assert route([8, 5, 5, 4, 3, 3, 3], effects=effects - 2.5) == [3, 1]  # not by a head that works against it
+    assert route([8, 5, 5, 4, 3, 3, 3], tokens=tuple("abcdefgh")) == []
+
+
+@ONE_EACH
+def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) -> None:
+    model = build()
+    result = found(model, verify=EVERY)
+    assert result.route
+    expected = plain_effect(model, "restore", result.found[result.route].tolist())
+    assert result.route_share == pytest.approx(expected / (result.clean - result.changed), abs=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
