@@ -51,7 +51,8 @@ class Components:
       their effects in the other direction, NaN if not asked for
     - ``together``: the share of the change after patching the first 1, 2, … of them together, until it is enough
     - ``sources``: the estimates of patched heads by source position, in two parts: what the change of the values did
-      there, and what the change of the pattern did (MLPs have zeros)
+      there, and what the change of the pattern did, with values relative to their mean under the pattern in the changed
+      run (MLPs have zeros)
     - ``route_share``: the share of the change after patching the heads of the ``route`` together
     """
 

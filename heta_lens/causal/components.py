@@ -5,8 +5,6 @@
    output of a head is its weighted values, so W_O and a norm behind it, which belong to the head, are in the gradient.
 2. Verification: the components with the highest estimates are patched, one by one, and then together.
 3. The estimates of the patched heads are split over the positions they read, which gives a route to the last token.
-
-Screening is of first order: it cannot see jumps, as of a router that chooses other experts, which effects show.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,7 +65,8 @@ def components(
 
     Effects are in units of that number, above 0 for components that support the target. Components in series share
     their effects, so their estimates are never added up; the most promising ones are patched together instead.
-    Components at the changed tokens are listed apart. ``target``, ``position`` and ``tokens`` are those of `attribute`.
+    Components at the changed tokens are listed apart. A gradient screens them all, which cannot see jumps, as of a
+    router that chooses other experts; effects do. ``target``, ``position`` and ``tokens`` are those of `attribute`.
 
     Args:
         positions: the changed tokens; by default, those in which a counterfactual prompt differs.

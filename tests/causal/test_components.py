@@ -287,7 +287,8 @@ def test_ids_a_counterfactual_and_a_token_as_the_mask_are_one_change() -> None:
     for result in results[1:]:
         assert torch.equal(result.estimates, results[0].estimates) and result.positions == (2,)
     assert results[0].changed == pytest.approx(float(log_prob(model(other)).detach()))
-    pair = found(model, [4, 2], change=[OTHER, TARGET])  # one id per position, in their order
+    pair = found(model, [4, 2], change=[OTHER, TARGET], verify=EVERY)  # one id per position, in their order
+    assert {*pair.found[:, 1].tolist()} == {3, 5}  # what is at the changed tokens is not ranked
     other[0, [4, 2]] = torch.tensor([OTHER, TARGET])
     assert pair.changed == pytest.approx(float(log_prob(model(other)).detach())) and pair.positions == (4, 2)
     assert pair.change == ", ".join(repr(zoo.tokenizer().decode([token])) for token in (OTHER, TARGET))
