@@ -15,6 +15,7 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked, plain_embeddings, relative
 from heta_lens import activation
 from heta_lens.causal import Components, components
+from heta_lens.causal.patching import shares_in_order
 from heta_lens.model.adapter import ModelAdapter
 
 N, TARGET, OTHER, POSITIONS, EVERY = 6, 7, 9, [2], 10**6
@@ -400,6 +401,12 @@ def test_files_hold_everything(story: Components, tmp_path: Any) -> None:
     (tmp_path / "other.safetensors").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="is not a heta_lens"):
         Components.load(tmp_path / "other.safetensors")
+
+
+def test_a_search_lists_no_more_patches_than_are_needed() -> None:
+    shares = [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert shares_in_order(lambda some: shares[some], 5, 0.15, 4) == ([0.1, 0.2], 3)  # the third ran with the second
+    assert shares_in_order(lambda some: shares[some], 5, 0.9, 4) == (shares, 5)
 
 
 def test_a_rising_number_is_carried_by_what_raises_it() -> None:
