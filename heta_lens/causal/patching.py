@@ -223,7 +223,7 @@ def patch_in_order(
 
 
 def shares_in_order(
-    shares: Callable[[slice], list[float]], most: int, enough: float, at_once: int
+    shares: Callable[[slice], list[float]], most: int, enough: float | int, at_once: int
 ) -> tuple[list[float], int]:
     """Return the share after the first 1, 2, … patches, until one is ``enough``, and the number of runs.
 
