@@ -2,9 +2,11 @@
 
 `validation` compares an attribution with patches of single tokens; `patching` fills TransformerLens' grids (`grid`),
 patches in the order of the scores, and swaps values between prompts; `tracing` is causal tracing; `heads` patches
-attention heads.
+attention heads; `components` finds the heads and MLPs that carry a change of tokens (`component_results`).
 """
 
+from heta_lens.causal.component_results import Component, Components
+from heta_lens.causal.components import components
 from heta_lens.causal.grid import Grid, Patch
 from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads
 from heta_lens.causal.patching import Search, patch, patch_in_order, swap_values
@@ -13,6 +15,8 @@ from heta_lens.causal.validation import Validation, validate
 from heta_lens.prediction.patching import effects
 
 __all__ = [
+    "Component",
+    "Components",
     "GateHeads",
     "Grid",
     "Head",
@@ -21,6 +25,7 @@ __all__ = [
     "Search",
     "Validation",
     "ablate_heads",
+    "components",
     "effects",
     "gate_heads",
     "patch",

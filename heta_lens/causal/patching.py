@@ -4,7 +4,7 @@ The grids are the grids of `transformer_lens.patching`, cell for cell. But many 
 activations come from a live run, so a cache needs only the activations that `names_filter` keeps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -210,16 +210,31 @@ def patch_in_order(
         raise ValueError(NOTHING_LOST)
     cells = torch.zeros(len(order), len(corrupted), dtype=torch.bool)
     cells[:, order] = torch.ones(len(order), len(order)).tril().bool()
-    read, batches, step, restored = partial(corrupted.read, scale=scale), corrupted.batches(batch), 1, list[float]()
+    read, batches = partial(corrupted.read, scale=scale), corrupted.batches(batch)
     with clean.running(), corrupted.running():
         activations = noted(clean, [name])
-        while len(restored) < len(order) and not any(share >= restore for share in restored):
-            some = {name: cells[len(restored) :][:step]}
-            values = patched(corrupted, some, activations, read, batches)
-            restored += ((values - low) / (high - low)).tolist()
-            step = min(2 * step, batches.size)
-    needed = next((count for count, share in enumerate(restored, 1) if share >= restore), len(restored))
-    return Search(tuple(order[:needed]), tuple(restored[:needed]), len(restored), len(corrupted))
+
+        def shares(some: slice) -> list[float]:
+            values = patched(corrupted, {name: cells[some]}, activations, read, batches)
+            return ((values - low) / (high - low)).tolist()
+
+        restored, forwards = shares_in_order(shares, len(order), restore, batches.size)
+    return Search(tuple(order[: len(restored)]), tuple(restored), forwards, len(corrupted))
+
+
+def shares_in_order(
+    shares: Callable[[slice], list[float]], most: int, enough: float | int, at_once: int
+) -> tuple[list[float], int]:
+    """Return the share after the first 1, 2, … patches, until one is ``enough``, and the number of runs.
+
+    ``shares`` runs a slice of these counts at a time, twice as many as the last time.
+    """
+    found, step = list[float](), 1
+    while len(found) < most and not any(share >= enough for share in found):
+        found += shares(slice(len(found), len(found) + step))
+        step = min(2 * step, at_once)
+    needed = next((count for count, share in enumerate(found, 1) if share >= enough), len(found))
+    return found[:needed], len(found)
 
 
 # --------------------------------------------------------------------------------------------------------- value swaps

@@ -4,7 +4,7 @@
 and the app's changes run through these two.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -84,21 +84,24 @@ def patched(
     *,
     states: Float[Tensor, "pos d"] | None = None,
     layer: int | None = None,
+    clean_before: int = 0,
 ) -> Float[Tensor, "copy *read"]:
     """Apply ``read`` to the logits of copies of a run with activations of another run, as `noted` returns them.
 
     ``cells`` mark by hook point the patched positions of every copy, or the heads at positions. The cells of a copy are
     patched together, also at several hook points; a copy per cell patches them one by one.
 
-    ``states`` are the embeddings of the run without patches or, with a ``layer``, the layer's input; clean by default.
-    Blocks below the layer do not run. A clean run begins at the first patched position, if the model can continue.
+    ``states`` are the embeddings of the run without patches or, with a ``layer``, the layer's input; clean by default,
+    or only ``clean_before`` a position. Blocks below the layer do not run. What is clean before the first patched
+    position does not run either, if the model can continue.
     """
     unpatched = prediction.states(layer) if states is None else states
     copies = len(next(iter(cells.values())))
 
     def run(rows: Int[Tensor, "some"]) -> Float[Tensor, "some *read"]:
         chosen = {name: marked[rows] for name, marked in cells.items()}
-        start = first_position(chosen.values(), prediction) if states is None else 0
+        clean = len(prediction) if states is None else clean_before
+        start = min(clean, first_position(chosen.values(), prediction)) if clean else 0
         hooks = {name: put_where(each[:, start:], activations[name][:, start:]) for name, each in chosen.items()}
         begun = repeat(unpatched[start:], "pos d -> copy pos d", copy=len(rows))
         return read(logits_with(prediction, hooks, begun, start, layer))
@@ -285,17 +288,20 @@ def resampled(
     prediction: Prediction, present: Bool[Tensor, "copy pos"], scale: Scale, batches: Batches, draws: int, seed: int
 ) -> Float[Tensor, "copy"]:
     """Return the mean likelihood with all tokens but the present ones drawn from the model's predictions."""
+    others = redrawn(prediction, draws, seed)
+    return torch.stack([ablated(prediction, present, other, scale, batches) for other in others]).mean(0)
+
+
+def redrawn(prediction: Prediction, draws: int, seed: int) -> Iterator[Float[Tensor, "pos d"]]:
+    """Yield embeddings of tokens drawn from what the model predicts at every position; the first token stays."""
     ids, table = prediction.ids, prediction.adapter.embedding_table
     generator = prompt_generator(seed, ids)
     logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
     reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
-    likelihoods = []
     for _ in range(draws):
         points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]
         drawn = torch.searchsorted(reached, points)[:, 0].tolist()
-        others = table([int(ids[0]), *drawn]).to(prediction.embeddings)
-        likelihoods.append(ablated(prediction, present, others, scale, batches))
-    return torch.stack(likelihoods).mean(0)
+        yield table([int(ids[0]), *drawn]).to(prediction.embeddings)
 
 
 @dataclass(frozen=True, eq=False)

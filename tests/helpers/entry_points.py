@@ -56,6 +56,7 @@ class Subject:
             "ablate heads": lambda: causal.ablate_heads(self.cache, **one, fill="mean").values,
             "heads of the gate": lambda: causal.gate_heads(self.cache, tokens=self.ids).shares,
             "swap values": self._swapped,
+            "components": lambda: causal.components(self.cache, [2], **one, verify=4).effects,
         }
 
     def attributions(self) -> dict[str, Callable[[], Tensor]]:

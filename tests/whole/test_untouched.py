@@ -116,14 +116,13 @@ def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict
 
 INTERVENTIONS = ["edges", "edges, recomputed", "edges, counterfactual", "stream", "input", "validate", "patch",
                  "patch heads", "patch in order", "trace", "trace what is added", "ablate heads", "heads of the gate",
-                 "swap values"]  # fmt: skip
+                 "swap values", "components"]  # fmt: skip
 
 
 def test_every_intervention_is_tried() -> None:
-    others = {"GateHeads", "Grid", "Head", "Heads", "Patch", "Search", "Validation"}
-    assert {*causal.__all__} - others == {
-        *("effects", "validate", "patch", "patch_in_order", "trace", "ablate_heads", "gate_heads", "swap_values")
-    }
+    others = {"Component", "Components", "GateHeads", "Grid", "Head", "Heads", "Patch", "Search", "Validation"}
+    calls = {"effects", "validate", "patch", "patch_in_order", "trace", "ablate_heads", "gate_heads", "swap_values"}
+    assert {*causal.__all__} - others == calls | {"components"}
 
 
 @pytest.mark.sample(quick=2, test=6)

@@ -1,0 +1,184 @@
+"""The result of `components`: heads and MLPs that carry a change of tokens, and where the heads took it from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isnan, nan
+from os import PathLike
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens._util import storage
+from heta_lens._util.options import check_count
+from heta_lens.diagnostics import rank_correlation
+
+VERSION = 1  # of files
+SHOWN = 4  # tokens and components that `repr` names
+Direction: TypeAlias = Literal["restore", "knock_out"]
+
+
+class Component(NamedTuple):
+    """A head or an MLP (``head`` is None) at a position, with its estimate and its effect (NaN: it was not patched)."""
+
+    layer: int
+    head: int | None
+    position: int
+    token: str
+    estimate: float
+    effect: float
+
+    @property
+    def name(self) -> str:
+        """Name in the field's notation: ``L0H1`` is head 1 of layer 0."""
+        return f"L{self.layer} MLP" if self.head is None else f"L{self.layer}H{self.head}"
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.token!r} ({self.position})"
+
+    def __repr__(self) -> str:
+        return f"{self} " + (f"estimate {self.estimate:.3g}" if isnan(self.effect) else f"{self.effect:.3g}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Components:
+    """The heads and MLPs through which a change of tokens moves the target's number from ``clean`` to ``changed``.
+
+    - ``estimates``: the screening of every component; a column per head, and the last for the MLP, if there are MLPs
+    - ``found``: layer, position and column of the patched components, the largest ``effects`` first; ``opposite`` are
+      their effects in the other direction, NaN if not asked for
+    - ``together``: the share of the change after patching the first 1, 2, … of them together, until it is enough
+    - ``sources``: the estimates of patched heads by source position, in two parts: what the change of the values did
+      there, and what the change of the pattern did, with values relative to their mean under the pattern in the changed
+      run (MLPs have zeros)
+    - ``route_share``: the share of the change after patching the heads of the ``route`` together
+    """
+
+    kind: ClassVar[str] = "heta_lens.components"
+
+    tokens: tuple[str, ...]
+    positions: tuple[int, ...]
+    change: str
+    answer: str
+    quantity: str
+    clean: float
+    changed: float
+    direction: Direction
+    estimates: Float[Tensor, "layer pos column"]
+    heads_per_layer: int
+    found: Int[Tensor, "found 3"]
+    effects: Float[Tensor, "found"]
+    opposite: Float[Tensor, "found"]
+    together: tuple[float, ...]
+    sources: Float[Tensor, "found pos 2"]
+    route_share: float
+    options: Mapping[str, Any]
+    forwards: int
+
+    def top(self, k: int = 10) -> list[Component]:
+        """Return the k patched components with the largest effects; if the target's number rises, the most negative."""
+        check_count("k", k)
+        rows = zip(self.found.tolist(), self.effects.tolist(), strict=True)
+        return [self._component(place, effect) for place, effect in rows][:k]
+
+    def at_changed(self, k: int = 10) -> list[Component]:
+        """Return the k components at the changed tokens with the largest estimates, which were not patched.
+
+        In early layers they hold the change itself, so they are not ranked against the others.
+        """
+        check_count("k", k)
+        here = self.sign * self.estimates[:, list(self.positions)]
+        order = torch.unravel_index(here.flatten().argsort(descending=True, stable=True)[:k], here.shape)
+        rows = torch.stack(order, 1).tolist()
+        return [self._component((layer, self.positions[place], column)) for layer, place, column in rows]
+
+    def heads(self) -> list[tuple[int, int]]:
+        """Return the (layer, head) of the components that reach the wanted share together, each head once."""
+        nodes = self.top(len(self.together)) if self.together else []
+        return [*dict.fromkeys((node.layer, node.head) for node in nodes if node.head is not None)]
+
+    def taken_from(self, component: Component) -> pd.DataFrame:
+        """Return a row per source position: what a patched head took from there, by its values and by its pattern."""
+        place = [component.layer, component.position, component.head]
+        if place not in (found := self.found.tolist()):
+            raise ValueError(f"{component} is not one of the patched heads: give a head of top()")
+        values, pattern = self.sources[found.index(place)].T.tolist()
+        return pd.DataFrame({"token": self.tokens, "values": values, "pattern": pattern}).rename_axis("position")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per component; those that were not patched have no effect."""
+        every = pd.MultiIndex.from_product([*map(range, self.estimates.shape)], names=["layer", "position", "head"])
+        frame = every.to_frame(index=False)
+        frame["head"] = frame["head"].astype("Int64").mask(frame["head"] == self.heads_per_layer)
+        frame["token"] = [self.tokens[place] for place in frame["position"]]
+        frame["at_changed"] = frame["position"].isin(self.positions)
+        frame["estimate"] = self.estimates.flatten().tolist()
+        for name, values in {"effect": self.effects, "opposite": self.opposite}.items():
+            column = torch.full_like(self.estimates, nan)
+            column[tuple(self.found.T)] = values.to(column)
+            frame[name] = column.flatten().tolist()
+        return frame
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
+        storage.save(path, self.kind, VERSION, {each.name: getattr(self, each.name) for each in fields(self)})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "Components":
+        """Return the result in a file of `save`; raise for foreign and damaged files."""
+        return storage.load(path, cls.kind, VERSION, lambda stored: storage.check_record(cls, stored) or cls(**stored))
+
+    @property
+    def sign(self) -> int:
+        """1 if the change lowers the target's number, else -1."""
+        return 1 if self.clean > self.changed else -1
+
+    @property
+    def correlation(self) -> float:
+        """Rank correlation of estimates and effects over the patched components."""
+        return rank_correlation(self.estimates[tuple(self.found.T)], self.effects)
+
+    @property
+    def read_most(self) -> list[int]:
+        """The source position that each patched component took most from."""
+        return (self.sign * self.sources.sum(-1)).argmax(-1).tolist()
+
+    @property
+    def route(self) -> list[int]:
+        """Places in ``found`` of the heads on the way from the changed tokens to the last one.
+
+        From the best head at the last token, each head leads to the position that it took most from, and there to the
+        best head of an earlier layer, until a changed token is reached or no head with an effect was found.
+        """
+        way, at, below, helping = list[int](), len(self.tokens) - 1, len(self.estimates), self.sign * self.effects > 0
+        heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if helping[row]]
+        heads = [(layer, place, row) for layer, place, column, row in heads if column < self.heads_per_layer]
+        while at not in self.positions and (here := [head for head in heads if head[1] == at and head[0] < below]):
+            below, _, row = here[0]
+            way.insert(0, row)
+            at = self.read_most[row]
+        return way
+
+    def __repr__(self) -> str:
+        named = [f"{self.tokens[place]!r} ({place})" for place in self.positions[:SHOWN]]
+        more = [f"{len(self.positions) - SHOWN} more"] * (len(self.positions) > SHOWN)
+        moved = f"{self.quantity} {self.clean:.3g} → {self.changed:.3g}"
+        lines = [f"what carries {', '.join(named + more)} to {self.answer}: {moved} (change: {self.change})"]
+        verb, best = {"restore": "restore", "knock_out": "take away"}[self.direction], self.top(len(self.found))
+        if route := [best[row] for row in self.route]:
+            begin, last = self.read_most[self.route[0]], len(self.tokens) - 1
+            heads = [f"{each.name} at the last token" if each.position == last else str(each) for each in route]
+            way = " → ".join([f"{self.tokens[begin]!r} ({begin})", *heads])
+            lines.append(f"{way}; together they {verb} {self.route_share:.0%}")
+        if self.together:
+            first = ", ".join(map(repr, best[: len(self.together)][:SHOWN])) + " …" * (len(self.together) > SHOWN)
+            few = f"{len(self.together)} of {len(best)} patched components"
+            lines.append(f"{few} {verb} {self.together[-1]:.0%} together: {first}")
+        return "\n".join([*lines, f"rank correlation of estimates and effects: {self.correlation:.2f}"])
+
+    def _component(self, place: Sequence[int], effect: float = nan) -> Component:
+        layer, position, column = place
+        head, estimate = None if column == self.heads_per_layer else column, self.estimates[layer, position, column]
+        return Component(layer, head, position, self.tokens[position], float(estimate), effect)
