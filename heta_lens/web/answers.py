@@ -44,6 +44,7 @@ KEPT = 60  # the latest results, which can be saved and compared
 SHOWN = 5  # most likely next tokens, before and after a change
 FEW_PROBES = 3  # of HETA's first result, which the result from all probes replaces
 INTERVAL = 0.2  # seconds between two messages on the progress
+PATIENT = 15.0  # seconds: a longer wait is announced, and begins when it is asked for
 
 
 class Tokenized(NamedTuple):
@@ -93,9 +94,10 @@ class Answers:
     def explain(self, question: Question, methods: Sequence[str], emit: Emit) -> None:
         """Explain a token of the answer, or all tokens, by each method, and emit each result.
 
-        HETA sends a result from few probes, with wide error bars, and then the result from all probes.
+        HETA sends a result from few probes, with wide error bars, and then the result from all probes. Methods after
+        the first do not run if they would take long: their expected seconds are emitted.
         """
-        tokenized, cache = self._tokenized(question), None
+        tokenized, cache, forward = self._tokenized(question), None, 0.0
         for name in methods:
             stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
             for stage, options in enumerate(stages):
@@ -103,19 +105,25 @@ class Answers:
                 begun, method = perf_counter(), method_of(chosen, {"progress": False, **keywords(given), **options})
                 with ProgressReporter(emit, name) as progress, holding(self.model):
                     if cache is None:
+                        started = perf_counter()
                         cache = self.adapter.cache(tokenized.ids, lean_names_filter)
-                    result = self._explained(question, tokenized, cache, method, progress)
+                        forward = perf_counter() - started
+                    one = question.at is not None
+                    prediction = self._prediction(question, tokenized, cache, method.rules) if one else None
+                    progress.expected = method.work(prediction).worth if prediction else 0
+                    if name != methods[0] and progress.expected * forward > PATIENT:
+                        emit({"method": name, "later": progress.expected * forward})
+                        break
+                    result = self._explained(question, tokenized, cache, method, prediction)
                 cost = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
                 emit({"method": name, **cost, **self.keep(result)})
 
     def _explained(
-        self, question: Question, tokenized: Tokenized, cache: Any, method: Method, progress: "ProgressReporter"
+        self, question: Question, tokenized: Tokenized, cache: Any, method: Method, prediction: Prediction | None
     ) -> Result:
-        if question.at is None:
+        if prediction is None:
             target = target_of(question)
             return attribute_span(cache, tokenized.start, tokens=tokenized.tokens, targets=target, method=method)
-        prediction = self._prediction(question, tokenized, cache, method.rules)
-        progress.expected = method.work(prediction).worth
         return method(prediction)
 
     def compare(self, results: Sequence[int]) -> Message:

@@ -8,7 +8,7 @@
 
   /** The question, which a reload restores with the ``entries`` of the history; ``explanations`` has the results by method. */
   const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "careful", "heta"], shown: "fast", tokens: 20 };
-  const explanations = new Map();
+  const explanations = new Map(), later = new Map();  // the seconds that a method would take, which waits for a click
   let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
@@ -143,6 +143,7 @@
   /** Explain a token of the answer by its index, the next token by the answer's length, or all tokens by null. */
   const ask = (at, target = null) => {
     const before = { at: state.at, target: state.target, entries: state.entries, results: [...explanations] };
+    later.clear();
     Object.assign(state, { at, target, entries: {} });
     explanations.clear();
     pin([], "");
@@ -153,6 +154,7 @@
   const explain = (methods, before = null) => start(async signal => {
     methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
     running = new Set(methods);
+    methods.forEach(name => later.delete(name));
     save();
     $("#why").hidden = false;
     drawForms();
@@ -176,8 +178,12 @@
   });
   const receive = async (body, signal) => {
     for await (const message of post("explain", body, signal)) {
-      const { method, html, whole, waiting, done, runs, entry } = message;
-      if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
+      const { method, html, whole, waiting, done, runs, entry, later: seconds } = message;
+      if (seconds) {
+        later.set(method, seconds);
+        running.delete(method);
+        drawTabs();
+      } else if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
       else if (state.methods.includes(method)) {
         explanations.set(method, message);
         if (entry) state.entries[method] = entry;
@@ -207,11 +213,12 @@
     const links = files.map(suffix => make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}`, download: "" }));
     $("#files").replaceChildren("Save as", ...links);
   };
-  const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole);
+  const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : `${Math.ceil(seconds / 60)} min`;
+  const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole && !later.has(name));
   const drawTabs = () => {
     const tabs = state.methods.map(name => {
       const known = explanations.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
-      const status = running.has(name) ? known ? "few probes …" : "…" : known ? (known.whole ? "" : "few probes") : "not run";
+      const status = running.has(name) ? known ? "few probes …" : "…" : known ? (known.whole ? "" : "few probes") : later.has(name) ? `takes about ${wait(later.get(name))}` : "not run";
       tab.append(" ", make("small", [known?.seconds && `${known.seconds.toFixed(1)} s`, status].filter(Boolean).join(" · ")));
       tab.disabled = !known && running.has(name);
       tab.onclick = () => {
@@ -309,7 +316,14 @@
     const space = here === undefined ? state.written.length > 0 || /\S/.test(end) : here.startsWith(" ");
     return space && /^\p{L}/u.test(text) ? ` ${text}` : text;
   };
-  const [other, activation] = $$("#target form");
+  const [other, activation, options] = $$("#target form");
+  options.onsubmit = event => {
+    event.preventDefault();
+    const method = options.elements.method.value.trim();
+    if (!state.methods.includes(method)) state.methods.push(method);
+    state.shown = method;
+    explain([method]);
+  };
   other.onsubmit = event => {
     event.preventDefault();
     const { text, against } = other.elements, wanted = text.value ? spaced(text.value) : state.written[state.at]?.text;

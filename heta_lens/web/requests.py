@@ -10,10 +10,10 @@ from safetensors.torch import load
 from torch import Tensor
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import hint
+from heta_lens._util.options import hint, keywords
 from heta_lens._util.presets import PRESETS
 from heta_lens._util.storage import only_vector, reason
-from heta_lens.methods.registry import METHODS
+from heta_lens.methods.registry import METHODS, method_of
 from heta_lens.prediction.target import activation
 
 RECOMMENDED = {
@@ -28,9 +28,11 @@ EXACT = ConfigDict(strict=True, extra="forbid")
 
 
 def _offered(method: str) -> str:
-    names = [*RECOMMENDED, *METHODS]
-    if method not in names:
-        raise ValueError(f"the app has no such method{hint(method, names)}")
+    """Return a method with its options, as in ``lime samples=200``, as a command takes it."""
+    name, *options = method.split() or [""]
+    if name not in (names := [*PRESETS, *METHODS]):
+        raise ValueError(f"the app has no such method{hint(name, names)}")
+    method_of(name, keywords(options))
     return method
 
 

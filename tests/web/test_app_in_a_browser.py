@@ -143,8 +143,12 @@ def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str
     page.locator("#stop").wait_for(state="hidden")
     page.get_by_label("Activation").fill("blocks.1.mlp.hook_post")
     page.get_by_label("index").fill("5")
-    page.get_by_role("button", name="Explain", exact=True).last.click()
+    page.get_by_role("button", name="Explain", exact=True).nth(1).click()
     page.locator("#view h2", has_text="blocks.1.mlp.hook_post[5]").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    page.get_by_label("Method", exact=True).fill("leave_one_out mask=mean effect=log_prob")
+    page.get_by_role("button", name="Explain", exact=True).last.click()
+    page.locator("#view .kicker", has_text="mask='mean'").wait_for()
 
 
 def test_a_question_that_cannot_be_answered_leaves_what_was_there(opened: Callable[..., Any], story: str) -> None:
@@ -154,7 +158,7 @@ def test_a_question_that_cannot_be_answered_leaves_what_was_there(opened: Callab
     page.get_by_text("Explain another target").click()
     page.get_by_label("Activation").fill("blocks.99.hook_resid_post")
     page.get_by_label("index").fill("5")
-    page.get_by_role("button", name="Explain", exact=True).last.click()
+    page.get_by_role("button", name="Explain", exact=True).nth(1).click()
     page.locator("#says.error", has_text="no such hook point").wait_for()
     assert page.locator("#view h2").inner_text() == "Why “jar”?"
     assert page.locator(".tabs button", has_text="not run").count() == 0

@@ -24,7 +24,7 @@ CHANGE = {"positions": [1], "how": "mask", "text": "jar", "counterfactual": PROM
 DIRECTION = b64encode(save({"probe": torch.ones(128)})).decode()  # as wide as the demo model
 VALID: list[tuple[str, Any]] = [
     ("write", {"prompt": PROMPT, "tokens": 1}),
-    ("explain", {"question": QUESTION, "methods": ["recency"]}),
+    ("explain", {"question": QUESTION, "methods": ["leave_one_out mask=mean"]}),
     ("explain", {"question": QUESTION | {"at": None}, "methods": ["recency"]}),
     ("explain", {"question": QUESTION | {"target": {"text": " jar", "against": " pan"}}, "methods": ["recency"]}),
     ("explain", {"question": QUESTION | {"target": {"hook": "blocks.1.mlp.hook_post", "index": 5}},
