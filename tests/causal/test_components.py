@@ -467,7 +467,6 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"target": lambda logits: logits[0].detach()}, "has no gradient by the logits"),
         ({"target": lambda logits: logits[0], "scale": "prob"}, "scale='prob' has no effect with the function"),
     ],
-    ids=str,
 )
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_questions_are_refused(options: dict[str, Any], message: str) -> None:
