@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.padding import Padding
 
 from helpers.attributions import attribution
 from helpers.browser import needs_browser, run
@@ -23,6 +25,12 @@ def long(scores: dict[int, float], words: Sequence[str] = WORDS, count: int = SE
     """Return a text of many sentences, with scores at some rows."""
     tokens = [*words, *[f" {word.strip()}" if not at else word for at, word in enumerate(words)] * (count - 1)]
     return attribution(tokens, [scores.get(row, 0.001) for row in range(len(tokens))])
+
+
+def prompt(found: Attribution) -> Any:
+    """Return the prompt as a terminal shows it."""
+    parts: Any = plots.terminal(found)
+    return next(part.renderable for part in parts.renderables if isinstance(part, Padding))
 
 
 def test_pieces_are_sentences_and_parts_of_long_ones() -> None:
@@ -64,7 +72,7 @@ def test_figures_latex_and_terminal_leave_out_the_same() -> None:
     assert text.count("… ") == 2 and " [… 330 tokens, 6.1%]" in text and len(shown.all_tokens) == len(found)
     assert text.count("wind") == 2 and latex(found).count("wind") == 2
     assert shown.tints[0] == shown.tints[60]
-    printed = str(plots.terminal(found).renderables[3].renderable)  # type: ignore[union-attr]
+    printed = str(prompt(found))
     assert "\n… 330 tokens, 6.1%\n" in printed and printed.count("wind") == 2
 
 
@@ -105,6 +113,6 @@ def test_what_was_not_measured_alone_is_marked(tmp_path: Path) -> None:
     """
     marked, card, legend = run(page(searched).page, script, tmp_path)
     assert marked == [*range(10), 12, 13]
-    printed = plots.terminal(searched).renderables[3].renderable  # type: ignore[union-attr]
+    printed = prompt(searched)
     assert [str(printed)[span.start : span.end] for span in printed.spans if "italic" in span.style][2] == " turned"
     assert "not measured alone" in card and "dotted: not measured alone" in legend
