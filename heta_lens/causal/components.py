@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from heta_lens._util.files import brief
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import (
     Batch,
@@ -35,7 +36,7 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.gradients import check_gradients, likelihood
 from heta_lens.prediction.masking import Mask, check_mask, mask_vector
-from heta_lens.prediction.patching import check_reading, noted, patched, redrawn, site_name
+from heta_lens.prediction.patching import Site, check_reading, noted, patched, redrawn, site_name
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
@@ -80,7 +81,7 @@ def components(
             way to the other run.
         verify: the number of components to patch, those with the highest estimates.
         share: the share of the change to reach by patching components together.
-        seed: the seed of resampled tokens.
+        seed: the seed of ``change="resample"``.
         scale: the quantity that changes, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
@@ -92,54 +93,28 @@ def components(
     check_reading(scale, batch)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "log_prob")
-    layers, attn_only = range(prediction.layers), getattr(prediction.model.cfg, "attn_only", False)
-    kinds: tuple[Any, ...] = ("head_out",) if attn_only else ("head_out", "mlp_out")
-    names = [[site_name(prediction.adapter, kind, layer) for kind in kinds] for layer in layers]
-    every = [name for layer in names for name in layer]
-    prediction.adapter.check_points(every)
+    names = hook_points(prediction)
     check_gradients(prediction)
     prediction.check_graph_fits()
     with prediction.running(), working({"forwards": steps + (2 + both) * verify + 4}, progress) as work:
-        clean, restores = prediction.embeddings, direction == "restore"
         places, changed, described = changed_embeddings(prediction, positions, change, seed)
         later = torch.arange(len(prediction)) > min(places)
         later[places] = False
         if not later.any():
             raise ValueError(f"no token after position {min(places)} stays as it is: change fewer tokens")
-        base, other = (changed, clean) if restores else (clean, changed)
-        path = base + torch.arange(steps).to(base)[:, None, None] / steps * (other - base)
-        value, outputs, gradients = differentiated(prediction, every, path, scale, batch)
-        other_outputs = noted(prediction, every, other[None])
-        pair = Pair(
-            prediction,
-            names,
-            changed,
-            *((other_outputs, outputs) if restores else (outputs, other_outputs)),
-            float(prediction.read(prediction.logits, scale)),
-            value if restores else float(likelihood(prediction, changed[None], scale)),
-            gradients,
-            partial(prediction.read, scale=scale),
-            prediction.batches(batch),
-        )
-        if (total := pair.clean_value - pair.changed_value) == 0:
-            raise ValueError(f"nothing changes: the target's number is {pair.clean_value:.4g} in both runs")
-        estimates, sign = pair.estimates(), 1 if total > 0 else -1
-        check_finite(estimates.flatten(), "the estimate of component {} is {}".format)
-        ranked = torch.where(later[:, None], sign * estimates, -torch.inf).flatten().sort(descending=True, stable=True)
-        chosen = ranked.indices[ranked.values > -torch.inf][:verify]
-        found = torch.stack(torch.unravel_index(chosen, estimates.shape), 1)
-        alone = [[row] for row in range(len(found))]
-        effects = pair.gains(direction, found, alone)
-        check_finite(effects, lambda row, value: f"the effect of component {found[row].tolist()} is {value}")
-        order = (sign * effects).argsort(descending=True, stable=True)
-        found, effects = found[order], effects[order]
-        growing = [range(count + 1) for count in range(int((sign * effects > 0).sum()))]
+        pair = two_runs(prediction, names, changed, direction, steps, scale, batch)
+        estimates = pair.estimates()
+        found, effects = verified(pair, direction, highest(pair, estimates, later, verify))
+        growing = [range(count + 1) for count in range(int((pair.sign * effects > 0).sum()))]
 
         def shares(some: slice) -> list[float]:
-            return (pair.gains(direction, found, growing[some]) / total).tolist()
+            return (pair.gains(direction, found, growing[some]) / pair.total).tolist()
 
         together, _ = shares_in_order(shares, len(growing), share, pair.batches.size)
-        opposite = pair.gains("knock_out" if restores else "restore", found, alone) if both else effects * torch.nan
+        opposite = effects * torch.nan
+        if both:
+            (other,) = {*get_args(Direction)} - {direction}
+            opposite = pair.gains(other, found, [[row] for row in range(len(found))])
         result = Components(
             tokens=prediction.written,
             positions=tuple(places),
@@ -160,8 +135,16 @@ def components(
             options={"steps": steps, "verify": verify, "share": float(share), "seed": seed},
             forwards=0,
         )
-        together_on_route = pair.gains(direction, found, [result.route]) / total if result.route else 0.0
-        return replace(result, route_share=float(together_on_route), forwards=work.ran["forwards"])
+        on_route = float(pair.gains(direction, found, [result.route])) / pair.total if result.route else 0.0
+        return replace(result, route_share=on_route, forwards=work.ran["forwards"])
+
+
+def hook_points(prediction: Prediction) -> list[list[str]]:
+    """Return for every layer the hook point of its heads and, if there is one, of its MLP."""
+    kinds: tuple[Site, ...] = ("head_out", "mlp_out")[: 1 if getattr(prediction.model.cfg, "attn_only", False) else 2]
+    names = [[site_name(prediction.adapter, kind, layer) for kind in kinds] for layer in range(prediction.layers)]
+    prediction.adapter.check_points([name for layer in names for name in layer])
+    return names
 
 
 def changed_embeddings(
@@ -171,6 +154,8 @@ def changed_embeddings(
     n, embeddings = len(prediction), prediction.embeddings
     vector = isinstance(change, Tensor) and change.is_floating_point()
     listed = not (vector or isinstance(change, str) or is_whole(change))
+    if seed and not (isinstance(change, str) and change == "resample"):
+        raise ValueError(f"seed={seed!r} is for change='resample', not for change={brief(change)}")
     ids = torch.as_tensor(change).flatten().tolist() if listed else []
     if positions is None:
         if len(ids) != n:
@@ -217,6 +202,15 @@ class Pair:
     batches: Batches
 
     @property
+    def total(self) -> float:
+        """The change of the target's number, which the components share."""
+        return self.clean_value - self.changed_value
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.total > 0 else -1
+
+    @property
     def heads(self) -> int:
         """The number of heads, and the column of the MLP."""
         return self.clean[self.names[0][0]].shape[2]
@@ -246,6 +240,57 @@ class Pair:
         first = int((self.embeddings != self.prediction.embeddings).any(-1).nonzero()[0])
         run = {"states": self.embeddings, "clean_before": first}
         return (patched(self.prediction, cells, self.clean, self.read, self.batches, **run) - self.changed_value).cpu()
+
+
+def two_runs(
+    prediction: Prediction,
+    names: Sequence[Sequence[str]],
+    changed: Float[Tensor, "pos d"],
+    direction: Direction,
+    steps: int,
+    scale: Scale,
+    batch: Batch,
+) -> Pair:
+    """Run the prompt with and without the change, and differentiate the run that is patched, or on the way from it."""
+    clean, every, restores = prediction.embeddings, [name for layer in names for name in layer], direction == "restore"
+    base, other = (changed, clean) if restores else (clean, changed)
+    path = base + torch.arange(steps).to(base)[:, None, None] / steps * (other - base)
+    value, outputs, gradients = differentiated(prediction, every, path, scale, batch)
+    other_outputs = noted(prediction, every, other[None])
+    pair = Pair(
+        prediction,
+        names,
+        changed,
+        *((other_outputs, outputs) if restores else (outputs, other_outputs)),
+        float(prediction.read(prediction.logits, scale)),
+        value if restores else float(likelihood(prediction, changed[None], scale)),
+        gradients,
+        partial(prediction.read, scale=scale),
+        prediction.batches(batch),
+    )
+    if pair.total == 0:
+        raise ValueError(f"nothing changes: the target's number is {pair.clean_value:.4g} in both runs")
+    return pair
+
+
+def highest(
+    pair: Pair, estimates: Float[Tensor, "layer pos column"], later: Bool[Tensor, "pos"], most: int
+) -> Int[Tensor, "found 3"]:
+    """Return layer, position and column of the highest estimates at the ``later`` positions."""
+    check_finite(estimates.flatten(), "the estimate of component {} is {}".format)
+    ranked = torch.where(later[:, None], pair.sign * estimates, -torch.inf).flatten().sort(descending=True, stable=True)
+    chosen = ranked.indices[ranked.values > -torch.inf][:most]
+    return torch.stack(torch.unravel_index(chosen, estimates.shape), 1)
+
+
+def verified(
+    pair: Pair, direction: Direction, found: Int[Tensor, "found 3"]
+) -> tuple[Int[Tensor, "found 3"], Float[Tensor, "found"]]:
+    """Patch every component alone, and return them with their effects, largest first."""
+    effects = pair.gains(direction, found, [[row] for row in range(len(found))])
+    check_finite(effects, lambda row, value: f"the effect of component {found[row].tolist()} is {value}")
+    order = (pair.sign * effects).argsort(descending=True, stable=True)
+    return found[order], effects[order]
 
 
 def differentiated(
