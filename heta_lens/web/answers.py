@@ -18,7 +18,6 @@ from heta_lens._util.target_kinds import Activation, members, sides
 from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import lean_names_filter, put_where
@@ -97,7 +96,7 @@ class Answers:
         HETA sends a result from few probes, with wide error bars, and then the result from all probes. Methods after
         the first do not run if they would take long: their expected seconds are emitted.
         """
-        tokenized, cache, forward = self._tokenized(question), None, 0.0
+        tokenized, cache, pace = self._tokenized(question), None, 0.0  # seconds a forward, of the fastest work so far
         for name in methods:
             stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
             for stage, options in enumerate(stages):
@@ -107,24 +106,20 @@ class Answers:
                     if cache is None:
                         started = perf_counter()
                         cache = self.adapter.cache(tokenized.ids, lean_names_filter)
-                        forward = perf_counter() - started
+                        pace = perf_counter() - started
                     one = question.at is not None
                     prediction = self._prediction(question, tokenized, cache, method.rules) if one else None
                     progress.expected = method.work(prediction).worth if prediction else 0
-                    if name != methods[0] and progress.expected * forward > PATIENT:
-                        emit({"method": name, "later": progress.expected * forward})
+                    if name != methods[0] and progress.expected * pace > PATIENT:
+                        emit({"method": name, "later": progress.expected * pace})
                         break
-                    result = self._explained(question, tokenized, cache, method, prediction)
+                    started = perf_counter()
+                    span = {"tokens": tokenized.tokens, "targets": target_of(question), "method": method}
+                    result = method(prediction) if prediction else attribute_span(cache, tokenized.start, **span)
+                    if progress.expected:
+                        pace = min(pace, (perf_counter() - started) / progress.expected)
                 cost = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
                 emit({"method": name, **cost, **self.keep(result)})
-
-    def _explained(
-        self, question: Question, tokenized: Tokenized, cache: Any, method: Method, prediction: Prediction | None
-    ) -> Result:
-        if prediction is None:
-            target = target_of(question)
-            return attribute_span(cache, tokenized.start, tokens=tokenized.tokens, targets=target, method=method)
-        return method(prediction)
 
     def compare(self, results: Sequence[int]) -> Message:
         """Return the view that compares several results."""

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from heta_lens._util.text import single_line
 from heta_lens.attribution import Attribution
@@ -22,14 +25,14 @@ LONGEST = 70  # characters of a prompt in the list
 
 
 class History:
-    """Explanations in a SQLite file, which is created if missing; without a file, in memory."""
+    """Explanations in a SQLite file, which is created if missing; without a path, in a file that ends with this."""
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
-        self.path = Path(path or "memory")
-        self._memory = None if path else sqlite3.connect(":memory:", check_same_thread=False)
-        if self._memory:
-            self._memory.execute(TABLE)
-            return
+        if path is None:
+            folder = mkdtemp(prefix="heta_lens_")
+            finalize(self, rmtree, folder, ignore_errors=True)
+            path = Path(folder) / "history.db"
+        self.path = Path(path)
         try:
             self.path.touch(mode=0o600)
             with self._open() as db:
@@ -40,10 +43,6 @@ class History:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        if self._memory:
-            with self._memory as db:
-                yield db
-            return
         with closing(sqlite3.connect(self.path)) as db, db:
             yield db
 

@@ -218,7 +218,8 @@
   const drawTabs = () => {
     const tabs = state.methods.map(name => {
       const known = explanations.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
-      const status = running.has(name) ? known ? "few probes …" : "…" : known ? (known.whole ? "" : "few probes") : later.has(name) ? `takes about ${wait(later.get(name))}` : "not run";
+      const waits = later.has(name) ? `takes about ${wait(later.get(name))}` : known ? "" : "not run";
+      const status = running.has(name) ? known ? "few probes …" : "…" : known?.whole ? "" : [known && "few probes", waits].filter(Boolean).join(", ");
       tab.append(" ", make("small", [known?.seconds && `${known.seconds.toFixed(1)} s`, status].filter(Boolean).join(" · ")));
       tab.disabled = !known && running.has(name);
       tab.onclick = () => {
@@ -353,15 +354,16 @@
       const entry = make("button", title, { type: "button" });
       entry.append(" ", make("small", `${prompt} · ${time} UTC`));
       entry.onclick = () => start(async signal => {
-        for await (const message of post(`history/${number}`, {}, signal)) restore(message);
+        for await (const message of post(`history/${number}`, {}, signal)) restore(message, number);
       });
       return make("li", "", {}, entry);
     }));
   };
-  const restore = message => {
+  const restore = (message, entry) => {
     const { method, texts, question: { prompt, written, at, target } } = message, chat = typeof prompt !== "string";
     Object.assign(state, { mode: chat ? "chat" : "text", messages: chat ? structuredClone(prompt) : [{ role: "user", content: prompt }], prompt, at, target });
     state.methods = [...new Set([...state.methods, method])];
+    state.entries = { [method]: entry };
     state.written = written.map((token, place) => ({ token, text: texts[place] }));
     explanations.clear();
     explanations.set(method, { ...message, whole: true });
