@@ -3,23 +3,19 @@
 Scores, parts of HETA and effects of interventions are measured once a prompt; candidates are arithmetic on them.
 """
 
-import json
-import lzma
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from zlib import crc32
 
 import torch
 import typer
 
 import heta_lens
-from benchmarks.outcomes import Outcomes
-from benchmarks.pages import CSV as TABLES
+from benchmarks.study import Place, at2_weights, divergence, measure, model_of, short
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
@@ -82,21 +78,6 @@ SLOW: Mapping[str, Setting] = {
     "sequential_integrated_gradients": ("sequential_integrated_gradients", {"steps": 8}),
     "causal_tracing": ("causal_tracing", {"samples": 2}),
 }
-
-
-@cache
-def model_of(name: str) -> Any:
-    return heta_lens.load_model(FOLDER / name)
-
-
-@cache
-def at2_weights(name: str) -> Path:
-    """Return the file of AT2's weights, fitted to the model on prompts that serve nothing else."""
-    path = FOLDER / f"at2-{name}.safetensors"
-    if not path.exists():
-        texts = suite("in_context_qa", split="dev", limit=FITTED, seed=99)
-        heta_lens.fit_at2((ask(model_of(name), text) for text in texts), progress=False).save(path)
-    return path
 
 
 @cache
@@ -195,15 +176,11 @@ def masked(prediction: Prediction, mask: Mask, eligible: Sequence[int]) -> dict[
                 copies = masked_copies(prediction.embeddings[start:], places - start, vector)
                 other = rerun.logits(copies)[:, 0].log_softmax(-1)
                 drops = clean[target] - other[:, target]
-                return torch.stack([_kl(clean, other), _kl(other, clean), drops], 1)
+                return torch.stack([divergence(clean, other), divergence(other, clean), drops], 1)
 
             found.append(batches.map(run, torch.tensor(group), length - start))
     names = ("orig||masked", "masked||orig", "drop")
     return dict(zip(names, map(short, torch.cat(found).unbind(1)), strict=True))
-
-
-def _kl(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return (one.exp() * (one - other)).sum(-1).clamp(min=0)
 
 
 def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
@@ -217,68 +194,16 @@ def _right(model: Any, prediction: Prediction, instance: Instance) -> bool:
     return int(log_probs.argmax()) == target
 
 
-def short(values: torch.Tensor) -> list[float]:
-    return [float(f"{value:.4g}") for value in values.reshape(-1).tolist()]
-
-
-def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield prompts in turns over families and splits: each turn, the next of each that counts."""
+def places_of(name: str) -> dict[Place, tuple[int, int]]:
     families = [*PUBLISHED, *MADE, *(CHATS if "Instruct" in name else ())]
-    places = {(family, split): count() for family in families for split in SPLITS}
-    counted = dict.fromkeys(places, 0)
-    while places:
-        for family, split in [*places]:
-            for number in places[family, split]:
-                if number >= len(prompts(family, split)):
-                    del places[family, split]
-                    break
-                yield family, split, number, counted[family, split]
-                if "left out" not in done((family, split, number)):
-                    counted[family, split] += 1
-                    break
+    counts = {(family, split): len(prompts(family, split)) for family in families for split in SPLITS}
+    return {place: (count, count) for place, count in counts.items()}
 
 
-app = typer.Typer()
-
-
-# ------------------------------------------------------------------------------------------------------------- outcomes
-def stored(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the outcomes that the repository holds, by key."""
-    lines = map(json.loads, lzma.decompress(packed(name).read_bytes()).splitlines())
-    return {tuple(line["key"]): line["outcome"] for line in lines}
-
-
-def packed(name: str) -> Path:
-    return TABLES / f"{name}.jsonl.xz"
-
-
-@app.command()
-def pack(name: Annotated[str, typer.Argument(help="The name of outcomes, such as real_study-gemma-3-270m.")]) -> None:
-    """Compress the outcomes into the repository."""
-    packed(name).write_bytes(lzma.compress(Outcomes(name).path.read_bytes(), preset=9))
-
-
-@app.command()
-def run(
-    model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
-    minutes: Annotated[float, typer.Option(help="How long to measure.")] = 110,
-    prompts: Annotated[int | None, typer.Option(help="How many prompts to measure at most.")] = None,
-) -> None:
+def run(model: str, minutes: float = 110, prompts: int | None = None) -> None:
     """Measure prompts that have no outcome yet, in turns over the families."""
-    torch.set_num_threads(1)
-    outcomes, begun = Outcomes(f"real_study-{model}"), time.monotonic()
-    if not outcomes.path.exists() and packed(outcomes.name).exists():
-        outcomes.folder.mkdir(exist_ok=True)
-        outcomes.path.write_bytes(lzma.decompress(packed(outcomes.name).read_bytes()))
-    known = outcomes.read()
-    for family, split, number, nth in islice(turns(model, known.__getitem__), prompts):
-        if (family, split, number) not in known:
-            if time.monotonic() - begun > 60 * minutes:
-                break
-            outcomes.measure([(family, split, number)], partial(measured, model, nth=nth))
-            known |= outcomes.read()
-    pack(outcomes.name)
+    measure(f"real_study-{model}", places_of(model), partial(measured, model), minutes, prompts)
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(run)

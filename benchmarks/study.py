@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -20,7 +20,7 @@ from torch import Tensor
 import heta_lens
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import CSV as TABLES
-from benchmarks.study_prompts import KINDS, SPLITS, Question, questions
+from benchmarks.study_prompts import KINDS, Question, questions
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.registry import method_of
@@ -191,7 +191,7 @@ def masked(prediction: Prediction, mask: Mask, places: Sequence[int], others: Se
             def run(own: Tensor, start: int = start, rerun: Rerun = rerun) -> Tensor:
                 copies = masked_copies(prediction.embeddings[start:], own - start, vector)
                 other = rerun.logits(copies)[:, 0].log_softmax(-1)
-                divergences = torch.stack([_kl(clean, other), _kl(other, clean)], 1)
+                divergences = torch.stack([divergence(clean, other), divergence(other, clean)], 1)
                 return torch.cat([divergences, clean[tokens] - other[:, tokens]], 1)
 
             found.append(batches.map(run, torch.tensor(group), length - start))
@@ -199,7 +199,7 @@ def masked(prediction: Prediction, mask: Mask, places: Sequence[int], others: Se
     return {"orig||masked": forth, "masked||orig": back, "drop": drop, "drop, others": of_others}
 
 
-def _kl(one: Tensor, other: Tensor) -> Tensor:
+def divergence(one: Tensor, other: Tensor) -> Tensor:
     return (one.exp() * (one - other)).sum(-1).clamp(min=0)
 
 
@@ -207,22 +207,31 @@ def short(values: Tensor) -> list[float]:
     return [float(f"{value:.4g}") for value in values.reshape(-1).tolist()]
 
 
-def turns(name: str, done: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield prompts in turns over families and splits: each turn, the next of each that counts."""
-    wanted = WANTED[name]
+Place: TypeAlias = tuple[str, str]  # a family and a split
+
+
+def places_of(name: str) -> dict[Place, tuple[int, int]]:
+    """Return how many prompts every family and split has, and how many right answers are wanted."""
     families = [family for family, kind in KINDS.items() if kind != "chats" or "Instruct" in name]
-    places = {(family, split): count() for family in families for split in SPLITS if split in wanted}
+    wanted = WANTED[name]
+    return {(family, split): (len(questions(family, split)), wanted[split]) for family in families for split in wanted}
+
+
+def turns(
+    places: Mapping[Place, tuple[int, int]], done: Callable[[tuple[Any, ...]], Any]
+) -> Iterator[tuple[str, str, int, int]]:
+    """Yield prompts in turns over families and splits: each turn, the next of each that counts, until enough count."""
+    numbers = {place: iter(range(available)) for place, (available, _) in places.items()}
     counted = dict.fromkeys(places, 0)
-    while places:
-        for family, split in [*places]:
-            for number in places[family, split]:
-                if number >= len(questions(family, split)) or counted[family, split] == wanted[split]:
-                    del places[family, split]
+    while numbers:
+        for place in [*numbers]:
+            for number in numbers[place] if counted[place] < places[place][1] else ():
+                yield *place, number, counted[place]
+                if "left out" not in done((*place, number)):
+                    counted[place] += 1
                     break
-                yield family, split, number, counted[family, split]
-                if "left out" not in done((family, split, number)):
-                    counted[family, split] += 1
-                    break
+            else:
+                del numbers[place]
 
 
 app = typer.Typer()
@@ -252,19 +261,30 @@ def run(
     prompts: Annotated[int | None, typer.Option(help="How many prompts to measure at most.")] = None,
 ) -> None:
     """Measure prompts that have no outcome yet, in turns over the families."""
+    measure(f"study-{model}", places_of(model), partial(measured, model), minutes, prompts)
+
+
+def measure(
+    name: str,
+    places: Mapping[Place, tuple[int, int]],
+    measured: Callable[..., Any],
+    minutes: float,
+    prompts: int | None,
+) -> None:
+    """Measure prompts in turns, from where the stored outcomes end, and store the outcomes."""
     torch.set_num_threads(1)
-    outcomes, begun = Outcomes(f"study-{model}"), time.monotonic()
-    if not outcomes.path.exists() and packed(outcomes.name).exists():
+    outcomes, begun = Outcomes(name), time.monotonic()
+    if not outcomes.path.exists() and packed(name).exists():
         outcomes.folder.mkdir(exist_ok=True)
-        outcomes.path.write_bytes(lzma.decompress(packed(outcomes.name).read_bytes()))
+        outcomes.path.write_bytes(lzma.decompress(packed(name).read_bytes()))
     known = outcomes.read()
-    for family, split, number, nth in islice(turns(model, known.__getitem__), prompts):
+    for family, split, number, nth in islice(turns(places, known.__getitem__), prompts):
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
                 break
-            outcomes.measure([(family, split, number)], partial(measured, model, nth=nth))
+            outcomes.measure([(family, split, number)], partial(measured, nth=nth))
             known |= outcomes.read()
-    pack(outcomes.name)
+    pack(name)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,10 @@ def made(family: str, split: str, number: int) -> Question:
 def draw_words(spec: Mapping[str, Any], split: str, draw: Draw) -> list[dict[str, str]]:
     """Return the words of every entity by slot, all different."""
     count, lists = spec.get("entities", 1), [*spec["slots"].values()]
-    drawn = {name: draw.shuffled(words_of(name, split)) for name in dict.fromkeys(lists)}
+    facts = spec["kind"] == "facts"
+    drawn = {
+        name: draw.shuffled(facts_of(name, split) if facts else LISTS[name].split()) for name in dict.fromkeys(lists)
+    }
     entities = [dict[str, str]() for _ in range(count)]
     for slots, name in spec["slots"].items():
         for entity in entities:
@@ -131,10 +134,8 @@ def draw_words(spec: Mapping[str, Any], split: str, draw: Draw) -> list[dict[str
     return entities or [{}]
 
 
-def words_of(name: str, split: str) -> list[str]:
-    words = LISTS[name].split()
-    known = name in ("capitals", "languages", "opposites")
-    return [word for at, word in enumerate(words) if not known or (at % FACTS == 0) == (split == "dev")]
+def facts_of(name: str, split: str) -> list[str]:
+    return [fact for at, fact in enumerate(LISTS[name].split()) if (at % FACTS == 0) == (split == "dev")]
 
 
 def _values(slots: Sequence[str], name: str, row: str, draw: Draw) -> dict[str, str]:

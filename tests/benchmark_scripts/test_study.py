@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import study_results
 from benchmarks.ranks import by_chance, reciprocal_rank
+from benchmarks.study import turns
 from benchmarks.study_prompts import FAMILIES, FILES, KINDS, PUBLISHED, SPLITS, questions
 from benchmarks.study_results import Drawn
 
@@ -46,6 +47,16 @@ def test_kinds_have_four_families_or_more() -> None:
 def test_published_prompts_share_no_template_between_splits(family: str) -> None:
     dev, test = ({one.instance.template for one in questions(family, split)} for split in SPLITS)
     assert dev and test and not dev & test
+
+
+def test_families_take_turns_until_enough_prompts_count() -> None:
+    wrong = {("a", "dev", 0), ("b", "dev", 1), ("b", "dev", 2)}
+    places = {("a", "dev"): (9, 2), ("b", "dev"): (3, 2), ("c", "dev"): (0, 2)}
+    order = [*turns(places, lambda key: {"left out": "wrong"} if key in wrong else {})]
+    assert order == [
+        *[("a", "dev", 0, 0), ("a", "dev", 1, 0), ("b", "dev", 0, 0)],
+        *[("a", "dev", 2, 1), ("b", "dev", 1, 1), ("b", "dev", 2, 1)],
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------- ranks
