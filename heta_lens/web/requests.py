@@ -109,7 +109,7 @@ class Change:
     """
 
     positions: Annotated[Naturals, Field(min_length=1)]
-    how: Literal["mask", "delete", "replace", "patch"]
+    how: Literal["mask", "delete", "resample", "replace", "patch"]
     text: str = ""
     counterfactual: Prompt = ""
     layer: Natural = 0
@@ -136,6 +136,15 @@ class Explain:
 class ChangeTokens:
     question: Question
     change: Change
+
+
+@dataclass(frozen=True, config=EXACT)
+class FindComponents:
+    """The tokens whose components are found; ``patient`` accepts a long wait."""
+
+    question: Question
+    positions: Annotated[Naturals, Field(min_length=1)]
+    patient: bool = False
 
 
 @dataclass(frozen=True, config=EXACT)
