@@ -40,9 +40,13 @@ def attribute(
     `preset`, with ``options`` of its class; a ready method such as ``Heta.preset("released")``; or a function of the
     `Prediction` that returns a score for every context token.
 
-        logits, cache = model.run_with_cache(tokens)
-        attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
-        attribution.plot()
+    Example:
+        >>> model = heta_lens.load_demo_model()
+        >>> tokens = model.to_tokens("Leo put the key in the box. Question: Where did Leo put the key? Answer: in the")
+        >>> logits, cache = model.run_with_cache(tokens)
+        >>> attribution = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out", effect="log_prob")
+        >>> [token.text for token in attribution.top(2)]
+        [' box', ' the']
     """
     explain, begun = method_of(method, options), perf_counter()
     with holding(cache):
@@ -75,6 +79,11 @@ def attribute_span(
     to their scores. `SpanAttribution.through` is then the score of the prompt's tokens, and `SpanAttribution.hops`
     splits this score by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep
     their scores.
+
+    Example:
+        >>> answer = heta_lens.attribute_span(cache, -2, tokens=tokens, method="fast")
+        >>> answer.matrix.shape  # a row per token of the answer, a column per token of the text
+        torch.Size([2, 22])
     """
     explain = method_of(method, options)
     reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens, explain.rules)
@@ -99,6 +108,13 @@ def attribute_batch(
 
     ``targets`` and ``positions`` are lists with an entry per prompt, or a value for all prompts. ``attention_mask`` is
     1 at real tokens and 0 at padding, on the left or right; positions count without padding.
+
+    Example:
+        >>> text = "{0} put the key in the {1}. Question: Where did {0} put the key? Answer: in the"
+        >>> batch = model.to_tokens([text.format("Leo", "box"), text.format("Mia", "drawer")])
+        >>> logits, cache = model.run_with_cache(batch)
+        >>> [each.target_text for each in heta_lens.attribute_batch(cache, tokens=batch, method="fast")]
+        [' box', ' drawer']
     """
     explain = method_of(method, options)
     prepared = batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check)

@@ -159,7 +159,12 @@ def context_reliance(
     positions ``(start, stop)``. ``answer`` is a text, ids, or how many tokens the model may write. Hooks on the model
     stay on, and see the shorter prompt too.
 
-        heta_lens.context_reliance(model, "The box is red. The ball is blue. The box is", "The box is red.")
+    Example:
+        >>> leo, mia = "Leo put the key in the box.", "Mia put the key in the bag."
+        >>> story = f"{leo} {mia} Question: Where did Leo put the key? Answer: in the"
+        >>> reliance = heta_lens.context_reliance(model, story, leo, answer=1)
+        >>> reliance.answer, reliance.instead  # with the context, and without it
+        (' box', (' bag',))
     """
     explain, adapter = method_of(method, options), ModelAdapter(model)
     if "contrast" not in explain.takes:

@@ -115,6 +115,13 @@ def patch(
         scale: the scale of the grid; ``logit`` and a pair of targets make the logit difference.
         batch: the number of copies of the corrupted prompt that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
+
+    Example:
+        >>> other = model.to_tokens("Leo put the key in the bag. Question: Where did Leo put the key? Answer: in the")
+        >>> _, corrupted = model.run_with_cache(other)
+        >>> grid = heta_lens.causal.patch(cache, corrupted, " box", tokens=tokens, corrupted_tokens=other)
+        >>> grid.values.shape  # a row per layer, a column per position
+        torch.Size([6, 22])
     """
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)

@@ -143,6 +143,11 @@ def activation(
     - ``at``: the token at which it is read, in place of the last; ``position=`` is one more
 
     A pair of activations explains the difference of their numbers.
+
+    Example:
+        >>> neuron = heta_lens.activation("blocks.2.mlp.hook_post", index=5)
+        >>> heta_lens.attribute(cache, neuron, tokens=tokens, method="fast").top(1)[0].text
+        ' box'
     """
     if sum(way is not None for way in (index, direction, function)) != 1:
         raise TypeError(
