@@ -150,8 +150,11 @@ def activation(
         ' box'
     """
     if sum(way is not None for way in (index, direction, function)) != 1:
+        point = hook_name.replace("hook_pattern", "hook_z")  # a pattern has no row per token, the head's output has
+        of_head = f", head={head or 0}" if head is not None or "attn.hook_" in point else ""
         raise TypeError(
-            f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it"
+            f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it, such as "
+            f"activation({point!r}{of_head}, index=0)"
         )
     if direction is not None:
         direction = torch.as_tensor(direction).detach().clone()
@@ -165,7 +168,9 @@ def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int,
         raise ValueError(f"a file holds only the name of {target.name}: give activation({name!r}, function=…) anew")
     shape = shapes[number]
     if len(shape) == 2 and target.head is None and target.function is None:
-        raise ValueError(f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too")
+        raise ValueError(
+            f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too, such as head=0"
+        )
     for axis, chosen in (("head", target.head), ("index", target.index)):
         most = shape[0] if axis == "head" else shape[-1]
         if axis == "head" and chosen is not None and len(shape) != 2:
