@@ -29,11 +29,11 @@ def attribute(
 
     ``cache`` is the cache that ``model.run_with_cache(tokens)`` returned for one prompt.
 
-    ``target`` is the token to explain: an id, or a text, leading space included (without such a token, the space is
-    toggled); by default the model's most likely next token. A set ``{a, b}`` of tokens stands for the probability that
-    any of them comes next, and a pair ``(a, b)`` of tokens or sets for the question why a rather than b. A function of
-    the next token's logits (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
-    tensor, is explained by its value.
+    ``target`` is the token to explain: an id, or a text, leading space included (if the text is no token, the leading
+    space is added or removed); by default the model's most likely next token. A set ``{a, b}`` of tokens stands for the
+    probability that any of them comes next, and a pair ``(a, b)`` of tokens or sets for the question why a rather than
+    b. A function gets the next token's logits (``Float[Tensor, "vocab"]``, not normalised, float32 or better), and
+    returns the number to explain as a tensor.
 
     ``position=p`` explains the token at p of the cached prompt by the tokens before p. ``tokens`` are the ids that were
     run, or the `chat`; by default, ids are read off the cached embeddings. ``method`` is the name of a method or a
@@ -71,8 +71,8 @@ def attribute_span(
 
     Every token of the span is explained by all tokens before it, with one set of masked forwards for the whole span.
     After generating, ``attribute_span(cache, prompt_length)`` explains the answer; for a `chat`, ``tokens`` may be
-    ``chat.followed_by(answer)``. ``targets``, a list with an entry per position, asks for other tokens than the written
-    ones, in the forms of `attribute`; None keeps the written token.
+    ``chat.followed_by(answer)``. ``targets``, a list with an entry per position, replaces the written tokens, in
+    the forms of `attribute`; None keeps the written token.
 
     ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Reasoning tokens are explained as
     well, and from the last to the first, a reasoning token passes its score on to the tokens before it, in proportion

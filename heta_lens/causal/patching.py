@@ -94,9 +94,9 @@ def patch(
     batch: Batch = "auto",
     progress: bool | None = None,
 ) -> Grid:
-    """Measure the target in the corrupted run, with an activation at a time as in the clean run.
+    """Patch one clean activation at a time into the corrupted run, and measure the target.
 
-    ``what`` is patched, in a layer at a time:
+    ``what`` is the patched activation, of one layer at a time:
 
     - ``resid_pre``, ``attn_out``, ``mlp_out``: the input of the layer, or the output of its attention or MLP; a column
       per position.
@@ -200,7 +200,7 @@ def patch_in_order(
         target: the target, as in `attribute`; by default the attribution's target.
         restore: the share of the loss to restore; all positions are patched if they restore less.
         layer: the layer of the activation.
-        batch: the largest number of runs at once, which is reached by doubling, to waste few.
+        batch: the largest number of runs at once, reached by doubling, so that few runs are wasted.
     """
     check_choice("what", what, get_args(ByPosition))
     check_at_least("restore", restore, 0)

@@ -130,17 +130,17 @@ def activation(
     function: TargetFunction | None = None,
     at: int | None = None,
 ) -> Activation:
-    """Name a number in an activation as a target: which tokens made this neuron, head, probe or feature say that?
+    """Name a number inside the model as a target: which tokens made this neuron, head, probe or feature fire?
 
     ``attribute(cache, activation("blocks.5.hook_resid_post", direction=probe))`` explains the number at the last token
-    of the context. The model runs no further than it has to.
+    of the context. No block above the activation runs.
 
-    - ``index``: a component, as of a neuron in ``blocks.5.mlp.hook_post``
-    - ``direction``: a vector, whose product with the activation is explained: a probe, a row of an encoder
-    - ``function``: of the activation there, a tensor of shape (): a feature behind its nonlinearity
-    - ``head``: of an activation by heads, such as ``blocks.5.attn.hook_z``, the head that ``index``, ``direction`` or
-      ``function`` is of
-    - ``at``: the token at which it is read, in place of the last; ``position=`` is one more
+    - ``index``: a component, such as a neuron of ``blocks.5.mlp.hook_post``
+    - ``direction``: a vector, such as a probe or a row of an encoder, whose product with the activation is explained
+    - ``function``: a function of the activation, which returns a tensor of shape (), such as a feature after its
+      nonlinearity
+    - ``head``: the head of an activation by heads, such as ``blocks.5.attn.hook_z``; the other options apply to it
+    - ``at``: the position at which the activation is read, by default the last; ``position=at + 1`` does the same
 
     A pair of activations explains the difference of their numbers.
 
