@@ -1,6 +1,7 @@
 """``methods`` and ``metrics``: lists, and descriptions of every option."""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -21,6 +22,11 @@ def words_of(*words: str) -> str:
 @pytest.mark.parametrize(("command", "names"), [("methods", METHODS), ("metrics", METRICS)])
 def test_every_method_and_metric_is_listed(command: str, names: Any) -> None:
     assert {*names} <= {line.split()[0] for line in run(command).output.splitlines() if line.strip()}
+
+
+def test_methods_are_listed_by_family_after_the_recommended_ones() -> None:
+    first, *families = re.findall(r"^(recommended|family: [a-z ]+?)  ", run("methods").output, re.MULTILINE)
+    assert first == "recommended" and len(families) == len({method.family for method in METHODS.values()})
 
 
 @pytest.mark.parametrize("method", METHODS)
