@@ -45,6 +45,7 @@ def test_a_method_and_a_metric_are_described() -> None:
     assert "paper Ribeiro, Singh & Guestrin" in shown and "penalty float ≥ 0 1.0" in shown
     assert "samples int ≥ 1 or none none number of random z" in shown
     assert "--method lime" in shown
+    assert "the number of random points" in words_of("methods", "gradient_shap")  # a method's own line, not its base's
     shown = words_of("metrics", "hard_nc")
     assert "measures How much the prediction changes without the tokens with the highest scores." in shown
     assert "better more" in shown and "low 0.0" in shown and "--metrics hard_nc" in shown
