@@ -16,14 +16,6 @@ from heta_lens._util.storage import only_vector, reason
 from heta_lens.methods.registry import METHODS, method_of
 from heta_lens.prediction.target import activation
 
-RECOMMENDED = {
-    "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
-    "for a forward per token",
-    **{name: preset.when for name, preset in PRESETS.items()},
-    "heta": "to study the paper",
-}
-"""Methods with their options, and what each is recommended for."""
-
 EXACT = ConfigDict(strict=True, extra="forbid")
 
 

@@ -31,13 +31,14 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heta_lens._util.html_view import View, html_from
+from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.titles_and_notes import headline, kicker
 from heta_lens.web.answers import Answers, Emit, Message
 from heta_lens.web.history import History
-from heta_lens.web.requests import RECOMMENDED, ChangeTokens, Compare, Explain, FindComponents, Question, Write, read
+from heta_lens.web.requests import ChangeTokens, Compare, Explain, FindComponents, Question, Write, read
 
 HOST = "127.0.0.1"
 LARGEST = 2_000_000  # bytes of a request

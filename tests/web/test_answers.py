@@ -10,9 +10,10 @@ from safetensors.torch import save
 import heta_lens
 from helpers import chats
 from heta_lens import causal
+from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.web.answers import KEPT, Answers
-from heta_lens.web.requests import RECOMMENDED, Change, Question, Target
+from heta_lens.web.requests import Change, Question, Target
 
 METHOD = "leave_one_out"
 
