@@ -97,8 +97,8 @@ class Answers:
     def explain(self, question: Question, methods: Sequence[str], emit: Emit) -> None:
         """Explain a token of the answer, or all tokens, by each method, and emit each result.
 
-        HETA sends a result from few probes, with wide error bars, and then the result from all probes. Methods after
-        the first do not run if they would take long: their expected seconds are emitted.
+        HETA sends a result from few probes, with wide error bars, and then the result from all probes. A method that
+        would take long does not run if several are asked for: its expected seconds are emitted.
         """
         tokenized, cache, pace = self._tokenized(question), None, 0.0  # seconds a forward, of the fastest work so far
         for name in methods:
@@ -108,13 +108,14 @@ class Answers:
                 begun, method = perf_counter(), method_of(chosen, {"progress": False, **keywords(given), **options})
                 with ProgressReporter(emit, name) as progress, holding(self.model):
                     if cache is None:
+                        self.adapter.cache(tokenized.ids, lean_names_filter)  # a first run is slow
                         started = perf_counter()
                         cache = self.adapter.cache(tokenized.ids, lean_names_filter)
                         pace = perf_counter() - started
                     one = question.at is not None
                     prediction = self._prediction(question, tokenized, cache, method.rules) if one else None
                     progress.expected = method.work(prediction).worth if prediction else 0
-                    if name != methods[0] and progress.expected * pace > PATIENT:
+                    if len(methods) > 1 and progress.expected * pace > PATIENT:
                         emit({"method": name, "later": progress.expected * pace})
                         break
                     started = perf_counter()

@@ -7,7 +7,7 @@
   const quoted = text => `“${text.trim() || text}”`;
 
   /** The question, which a reload restores with the ``entries`` of the history; ``explanations`` has the results by method. */
-  const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: ["fast", "careful", "heta"], shown: "fast", tokens: 20 };
+  const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: [...facts.first], shown: facts.first[0], tokens: 20 };
   const explanations = new Map(), later = new Map();  // the seconds that a method would take, which waits for a click
   let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
@@ -144,21 +144,21 @@
   const ask = (at, target = null) => {
     const before = { at: state.at, target: state.target, entries: state.entries, results: [...explanations] };
     later.clear();
-    Object.assign(state, { at, target, entries: {} });
+    Object.assign(state, { at, target, entries: {}, shown: state.methods[0] });
     explanations.clear();
     pin([], "");
     drawAnswer();
     explain(state.methods, before);
   };
-  /** Explain by methods, HETA last because it is slow; after an error, show the explanations from before again. */
+  /** Explain by methods, `fast` first because it is one pass, and HETA last because it is slow; after an error, show the explanations from before again. */
   const explain = (methods, before = null) => start(async signal => {
-    methods = [...methods].sort((one, other) => (one === "heta") - (other === "heta"));
+    const turn = name => (name === "heta") - (name === "fast");
+    methods = [...methods].sort((one, other) => turn(one) - turn(other));
     running = new Set(methods);
     methods.forEach(name => later.delete(name));
     save();
     $("#why").hidden = false;
     drawForms();
-    if (!methods.includes(state.shown) && !explanations.has(state.shown)) state.shown = methods[0];
     $("#view").classList.toggle("stale", !explanations.has(state.shown));
     drawTabs();
     try {
@@ -188,12 +188,17 @@
         explanations.set(method, message);
         if (entry) state.entries[method] = entry;
         if (whole) running.delete(method);
-        if (!explanations.has(state.shown)) state.shown = method;
-        if (state.shown === method) show(method);
+        if (method === state.shown) show(method);
+        else if (explanations.size === 1) preview(method);
         else drawTabs();
         say(whole ? "" : `${method}: from few probes; the error bars will shrink`);
       }
     }
+  };
+  /** Show a result until that of the chosen method is there. */
+  const preview = name => {
+    drawTabs();
+    draw(explanations.get(name));
   };
   const show = name => {
     state.shown = name;
@@ -209,8 +214,17 @@
       script.nonce = nonce;
       old.replaceWith(script);
     }
-    const links = files.map(suffix => make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}`, download: "" }));
-    return ["Save as", ...links];
+    return ["Save as", ...files.map(suffix => {
+      const link = make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}` });
+      link.onclick = event => { event.preventDefault(); download(link.href); };
+      return link;
+    })];
+  };
+  const download = async address => {
+    const reply = await fetch(address).catch(() => null);
+    if (!reply?.ok) return say(reply ? await reply.text() : GONE, true);
+    const [, name] = reply.headers.get("content-disposition").match(/filename="(.*)"/);
+    make("a", "", { href: URL.createObjectURL(await reply.blob()), download: name }).click();
   };
   const draw = message => {
     $("#view").classList.remove("stale");
@@ -399,6 +413,15 @@
   };
 
   // ------------------------------------------------------------------------------------------------------- first state
+  const fill = text => {
+    state.mode = "text";
+    state.messages.at(-1).content = text;
+    drawPrompt();
+    drawHint();
+    save();
+  };
+  $("#example").onclick = () => fill(facts.example);
+  $("#file").onchange = async ({ target: { files: [file] } }) => { if (file) fill(await file.text()); };
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
     if (!unchanged()) begin(structuredClone(promptNow()));

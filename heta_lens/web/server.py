@@ -52,6 +52,14 @@ KINDS = {
     ".csv": "text/csv; charset=utf-8",
     ".json": "application/json",
 }
+EXAMPLE = (
+    "Tom has lived in Oslo since he was born. Julia moved to Lisbon in 2019. Their cousin Maria works in Vienna.\n"
+    "Question: In which city does Julia live now?\nAnswer: Julia lives in"
+)
+EXAMPLES = {
+    "heta_lens demo": "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? "
+    "Answer: in the"
+}
 EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
 HEADERS = [  # of every response
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
@@ -142,6 +150,8 @@ class App:
         adapter = self.answers.adapter
         facts = {
             "methods": methods(),
+            "first": [*RECOMMENDED],
+            "example": EXAMPLES.get(model.cfg.model_name, EXAMPLE),
             "chat": bool(getattr(model.tokenizer, "chat_template", None)),
             "hooks": [name for name in adapter.points if not name.startswith("unembed")],
             "layers": adapter.layers,

@@ -51,8 +51,9 @@ def opened(browser: Any, running: App, errors: list[str]) -> Iterator[Callable[.
     assert not errors
 
 
-def generate(page: Any, text: str) -> list[str]:
-    page.get_by_label("prompt", exact=True).fill(text)
+def generate(page: Any, text: str = "") -> list[str]:
+    if text:
+        page.get_by_label("prompt", exact=True).fill(text)
     page.locator("#tokens").fill("2")
     page.get_by_role("button", name="Generate").click()
     page.get_by_role("button", name="whole answer").wait_for()
@@ -61,7 +62,7 @@ def generate(page: Any, text: str) -> list[str]:
 
 
 def explain(page: Any, place: int = 0) -> None:
-    """Click a word of the answer, and wait for both methods."""
+    """Click a word of the answer, and wait for all methods."""
     page.locator(".words button").nth(place).click()
     page.locator("#view .strip").first.wait_for()
     page.locator("#stop").wait_for(state="hidden")
@@ -82,10 +83,15 @@ def test_generate_explain_compare_change_and_save(
     opened: Callable[..., Any], running: App, story: str, tmp_path: Path
 ) -> None:
     page = opened()
-    assert generate(page, story) == [" jar", "."]
+    page.get_by_role("button", name="Example").click()
+    assert page.get_by_label("prompt", exact=True).input_value().startswith("Mia put the key")
+    (tmp_path / "story.txt").write_text(story, encoding="utf-8")
+    page.locator("#file").set_input_files(tmp_path / "story.txt")
+    assert generate(page) == [" jar", "."]
     explain(page)
     assert "Why “jar”?" in page.locator("#view h2").inner_text()
-    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("fast")
+    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("leave_one_out effect=log_prob")
+    assert page.locator("#view .kicker").inner_text().startswith("leave_one_out")
     page.get_by_role("button", name=re.compile("^heta")).click()
     assert page.locator("#view .kicker").inner_text().startswith("heta")
     page.get_by_role("button", name="Compare").click()
