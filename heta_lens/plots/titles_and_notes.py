@@ -62,7 +62,7 @@ def headline(attribution: Attribution) -> str:
     if callable(target):
         return f"Why {described(target, texts)}?"
     both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
-    written = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
+    written = [own if isinstance(side, frozenset) else f"“{bare(own)}”" for side, own in both]
     rank = attribution.diagnostics.target_rank
     unlikely = f" (rank {rank}, not predicted)" if isinstance(rank, int) and rank > 1 else ""
     return f"Why {cut(' rather than '.join(written), 120)}{unlikely}?"
