@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
+from heta_lens._util.providers import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
@@ -54,6 +55,12 @@ def kicker(attribution: Attribution) -> str:
     name, options = _name(attribution)
     written = "".join(f", {option}={value!r}" for option, value in options.items())
     return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))
+
+
+def scale_name(result: Attribution | SpanAttribution) -> str:
+    """Return what the numbers of a scale are: the scores of a method or preset, with the unit if there is one."""
+    unit = provided("contract").unit(result)
+    return f"score of {_name(result.summed)[0]}" + f" in {unit}" * bool(unit)
 
 
 def headline(attribution: Attribution) -> str:
