@@ -30,7 +30,7 @@ test:  ## all that must pass before a change lands: lint, types, docs, tests on 
 test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 	$(TL3)/python -m pytest -n auto
 
-test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the releases
+test-tl4: .venv/tl4/ready  ## the version-dependent tests, on transformer-lens 4.3
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
 test-all: lint types docs real-models $(PASSED)/methods $(PASSED)/rest $(PASSED)/tl4  ## every model, table and notebook, both releases, nightly (hours)
@@ -52,7 +52,7 @@ nightly: .venv/tl3/ready  ## thousands of cases each, and the newest versions of
 	$(TL3)/python -m pytest -n auto -m nightly
 	$(MAKE) newest
 
-newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the releases, with the newest versions of everything
+newest: newest-$(notdir $(PYTHON))  ## the version-dependent tests, with the newest versions of everything
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
 	.venv/newest-$*/$(BIN)/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)

@@ -29,20 +29,24 @@ def attribute(
 
     ``cache`` is the cache that ``model.run_with_cache(tokens)`` returned for one prompt.
 
-    ``target`` is the token to explain: an id, or a text, leading space included (without such a token, the space is
-    toggled); by default the model's most likely next token. A set ``{a, b}`` of tokens stands for the probability that
-    any of them comes next, and a pair ``(a, b)`` of tokens or sets for the question why a rather than b. A function of
-    the next token's logits (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
-    tensor, is explained by its value.
+    ``target`` is the token to explain: an id, or a text, leading space included (if the text is no token, the leading
+    space is added or removed); by default the model's most likely next token. A set ``{a, b}`` of tokens stands for the
+    probability that any of them comes next, and a pair ``(a, b)`` of tokens or sets for the question why a rather than
+    b. A function gets the next token's logits (``Float[Tensor, "vocab"]``, not normalised, float32 or better), and
+    returns the number to explain as a tensor.
 
     ``position=p`` explains the token at p of the cached prompt by the tokens before p. ``tokens`` are the ids that were
     run, or the `chat`; by default, ids are read off the cached embeddings. ``method`` is the name of a method or a
     `preset`, with ``options`` of its class; a ready method such as ``Heta.preset("released")``; or a function of the
     `Prediction` that returns a score for every context token.
 
-        logits, cache = model.run_with_cache(tokens)
-        attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
-        attribution.plot()
+    Example:
+        >>> model = heta_lens.load_demo_model()
+        >>> tokens = model.to_tokens("Leo put the key in the box. Question: Where did Leo put the key? Answer: in the")
+        >>> logits, cache = model.run_with_cache(tokens)
+        >>> attribution = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out", effect="log_prob")
+        >>> [token.text for token in attribution.top(2)]
+        [' box', ' the']
     """
     explain, begun = method_of(method, options), perf_counter()
     with holding(cache):
@@ -67,14 +71,19 @@ def attribute_span(
 
     Every token of the span is explained by all tokens before it, with one set of masked forwards for the whole span.
     After generating, ``attribute_span(cache, prompt_length)`` explains the answer; for a `chat`, ``tokens`` may be
-    ``chat.followed_by(answer)``. ``targets``, a list with an entry per position, asks for other tokens than the written
-    ones, in the forms of `attribute`; None keeps the written token.
+    ``chat.followed_by(answer)``. ``targets``, a list with an entry per position, replaces the written tokens, in
+    the forms of `attribute`; None keeps the written token.
 
     ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Reasoning tokens are explained as
     well, and from the last to the first, a reasoning token passes its score on to the tokens before it, in proportion
     to their scores. `SpanAttribution.through` is then the score of the prompt's tokens, and `SpanAttribution.hops`
     splits this score by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep
     their scores.
+
+    Example:
+        >>> answer = heta_lens.attribute_span(cache, -2, tokens=tokens, method="fast")
+        >>> answer.matrix.shape  # a row per token of the answer, a column per token of the text
+        torch.Size([2, 22])
     """
     explain = method_of(method, options)
     reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens, explain.rules)
@@ -99,6 +108,13 @@ def attribute_batch(
 
     ``targets`` and ``positions`` are lists with an entry per prompt, or a value for all prompts. ``attention_mask`` is
     1 at real tokens and 0 at padding, on the left or right; positions count without padding.
+
+    Example:
+        >>> text = "{0} put the key in the {1}. Question: Where did {0} put the key? Answer: in the"
+        >>> batch = model.to_tokens([text.format("Leo", "box"), text.format("Mia", "drawer")])
+        >>> logits, cache = model.run_with_cache(batch)
+        >>> [each.target_text for each in heta_lens.attribute_batch(cache, tokens=batch, method="fast")]
+        [' box', ' drawer']
     """
     explain = method_of(method, options)
     prepared = batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check)

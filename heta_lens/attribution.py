@@ -48,7 +48,7 @@ class ScoredMessage(NamedTuple):
 
 
 class Contract(NamedTuple):
-    """What an attribution claims, an element a line."""
+    """The claim of an attribution, one element per line."""
 
     explained: str
     eligible: str
@@ -347,7 +347,7 @@ class Attribution(Result):
 
     @property
     def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
-        """Standard errors of the scores, each part and the interactions; None for values without chance in them.
+        """Standard errors of the scores, each part and the interactions; None for deterministic values.
 
         A single probe gives no standard error either.
         """

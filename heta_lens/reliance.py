@@ -45,8 +45,8 @@ class ContextReliance:
     - ``divergences``: for each token of the answer, KL(without the context ‖ with it) of the prediction, in nats
     - ``threshold``: tokens with at least this divergence are explained
     - ``instead``: the model's most likely token without the context
-    - ``changes``: True where that is another than with the context; tokens below the threshold may change too
-    - ``steps``: an attribution for each of these tokens: why it, rather than the token without the context
+    - ``changes``: True where the most likely token differs with the context, also below the threshold
+    - ``steps``: an attribution for each token that depends on the context, against the token without the context
     """
 
     tokens: tuple[str, ...]
@@ -151,15 +151,20 @@ def context_reliance(
     """Find the tokens of an answer that depend on a context, and explain each by the tokens of the prompt.
 
     A token depends on the context if its prediction moves when the context is deleted: if KL(without ‖ with) is at
-    least the mean over the answer plus ``threshold`` standard deviations, or the highest if none is. The rule compares
-    tokens of one answer, so look at the nats too. Such a token is then explained by ``method``, with ``options``: why
-    it, rather than the token that the model would have written without the context?
+    least the mean over the answer plus ``threshold`` standard deviations. One token is always reported; a low KL then
+    means that the passage mattered little. Each reported token is explained by ``method``, with ``options``: why this
+    token, rather than the token that the model would have written without the context?
 
-    ``prompt`` is a text, the messages of a chat, a `chat` or ids. ``context`` is a passage that occurs in it once, or
-    positions ``(start, stop)``. ``answer`` is a text, ids, or how many tokens the model may write. Hooks on the model
-    stay on, and see the shorter prompt too.
+    ``prompt`` is a text, the messages of a chat, a `chat` or ids. ``context`` is a passage that occurs once in the
+    prompt, or positions ``(start, stop)``. ``answer`` is a text, ids, or the number of tokens that the model may write.
+    Hooks on the model stay on, and see the shorter prompt too.
 
-        heta_lens.context_reliance(model, "The box is red. The ball is blue. The box is", "The box is red.")
+    Example:
+        >>> leo, mia = "Leo put the key in the box.", "Mia put the key in the bag."
+        >>> story = f"{leo} {mia} Question: Where did Leo put the key? Answer: in the"
+        >>> reliance = heta_lens.context_reliance(model, story, leo, answer=1)
+        >>> reliance.answer, reliance.instead  # with the context, and without it
+        (' box', (' bag',))
     """
     explain, adapter = method_of(method, options), ModelAdapter(model)
     if "contrast" not in explain.takes:

@@ -35,7 +35,7 @@ def html_from(template: str, **values: Any) -> str:
 class View:
     """A page that a notebook shows, a browser opens, and a file keeps; the file needs no other file.
 
-    ``exports`` has by suffix (``".png"``) the functions that make the contents of files other than pages.
+    ``exports`` maps a suffix (``".png"``) to the function that makes the contents of such a file.
     """
 
     title: str

@@ -34,6 +34,14 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
+RECOMMENDED = {
+    "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
+    "for a forward per token",
+    **{name: preset.when for name, preset in PRESETS.items()},
+    "heta": "to study the paper",
+}
+"""Methods with their options, and what each is recommended for."""
+
 
 def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the method and the options that a name stands for: a preset with changes, or a method."""

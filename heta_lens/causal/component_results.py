@@ -12,10 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util import storage
+from heta_lens._util.html_view import View
 from heta_lens._util.options import check_count
 from heta_lens.diagnostics import rank_correlation
+from heta_lens.model.hooks import pattern_name
+from heta_lens.plots.circuit import Circuit, Node
+from heta_lens.plots.circuitsvis_tokens import circuitsvis_heads
+from heta_lens.prediction.cache import Activations
 
 VERSION = 1  # of files
+VERBS = {"restore": ("restore", "restores"), "knock_out": ("take away", "takes away")}
 SHOWN = 4  # tokens and components that `repr` names
 Direction: TypeAlias = Literal["restore", "knock_out"]
 
@@ -121,6 +127,36 @@ class Components:
             frame[name] = column.flatten().tolist()
         return frame
 
+    def plot(self) -> View:
+        """Draw the patched components: tokens along, layers up, and the route of the change to the last token."""
+        together, read, sign = len(self.together), self.read_most, self.sign
+        nodes = [
+            Node(
+                each.layer,
+                each.position,
+                "MLP" if each.head is None else f"H{each.head}",
+                sign * each.effect,
+                None if each.head is None else read[row],
+                row < together,
+            )
+            for row, each in enumerate(self.top(len(self.found)))
+        ]
+        drawn = Circuit(self.tokens, self.positions, len(self.estimates), self.answer, nodes, self.route)
+        csv = {".csv": lambda: self.to_frame().to_csv(index=False)}
+        return drawn.view(f"How {self.changed_tokens} reaches {self.answer}", self.claim, self.way, csv)
+
+    def attention(self, cache: Any) -> View:
+        """Show the patterns of the `heads` in the cache of the clean run, by circuitsvis."""
+        if not (heads := self.heads()):
+            raise ValueError("no head is among the components that were patched together: raise verify= or share=")
+        patterns = Activations.of(cache).tensors
+        if missing := {pattern_name(layer) for layer, _ in heads} - {*patterns}:
+            raise ValueError(f"the cache has no {min(missing)}: run the model with run_with_cache(tokens) once more")
+        n = len(self.tokens)
+        shown = torch.stack([patterns[pattern_name(layer)][head, :n, :n] for layer, head in heads])
+        names = [f"L{layer}H{head}" for layer, head in heads]
+        return circuitsvis_heads(f"Heads from {self.changed_tokens} to {self.answer}", self.tokens, names, shown)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
         storage.save(path, self.kind, VERSION, {each.name: getattr(self, each.name) for each in fields(self)})
@@ -161,22 +197,36 @@ class Components:
             at = self.read_most[row]
         return way
 
-    def __repr__(self) -> str:
+    @property
+    def changed_tokens(self) -> str:
         named = [f"{self.tokens[place]!r} ({place})" for place in self.positions[:SHOWN]]
-        more = [f"{len(self.positions) - SHOWN} more"] * (len(self.positions) > SHOWN)
-        moved = f"{self.quantity} {self.clean:.3g} → {self.changed:.3g}"
-        lines = [f"what carries {', '.join(named + more)} to {self.answer}: {moved} (change: {self.change})"]
-        verb, best = {"restore": "restore", "knock_out": "take away"}[self.direction], self.top(len(self.found))
-        if route := [best[row] for row in self.route]:
-            begin, last = self.read_most[self.route[0]], len(self.tokens) - 1
-            heads = [f"{each.name} at the last token" if each.position == last else str(each) for each in route]
-            way = " → ".join([f"{self.tokens[begin]!r} ({begin})", *heads])
-            lines.append(f"{way}; together they {verb} {self.route_share:.0%}")
-        if self.together:
-            first = ", ".join(map(repr, best[: len(self.together)][:SHOWN])) + " …" * (len(self.together) > SHOWN)
-            few = f"{len(self.together)} of {len(best)} patched components"
-            lines.append(f"{few} {verb} {self.together[-1]:.0%} together: {first}")
-        return "\n".join([*lines, f"rank correlation of estimates and effects: {self.correlation:.2f}"])
+        return ", ".join(named + [f"{len(self.positions) - SHOWN} more"] * (len(self.positions) > SHOWN))
+
+    @property
+    def claim(self) -> str:
+        """What the change does, and the share of it that the patched components account for together."""
+        moves = "falls" if self.sign > 0 else "rises"
+        moved = f"{self.quantity} of {self.answer} {moves} from {self.clean:.3g} to {self.changed:.3g}"
+        few = f"{len(self.together)} of {len(self.found)} patched components together {VERBS[self.direction][0]} "
+        share = f"{few}{self.together[-1]:.0%} of that" if self.together else "no patched component accounts for that"
+        return f"With {self.changed_tokens} replaced by {self.change}, {moved}; {share}."
+
+    @property
+    def way(self) -> str:
+        """The route in words, and the share of the change that its heads account for together."""
+        best, last = self.top(len(self.found)), len(self.tokens) - 1
+        heads = [best[row] for row in self.route]
+        if not heads:
+            return "No head on a route to the last token was found."
+        begin, it = self.read_most[self.route[0]], "it" if len(heads) == 1 else "together they"
+        names = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
+        arrows = " → ".join([f"{self.tokens[begin]!r} ({begin})", *names])
+        return f"Route: {arrows}; {it} {VERBS[self.direction][len(heads) == 1]} {self.route_share:.0%}."
+
+    def __repr__(self) -> str:
+        first = ", ".join(map(repr, self.top(max(1, len(self.together)))[:SHOWN]))
+        correlation = f"rank correlation with the estimates {self.correlation:.2f}"
+        return f"{self.claim}\n{self.way}\nLargest effects: {first}; {correlation}"
 
     def _component(self, place: Sequence[int], effect: float = nan) -> Component:
         layer, position, column = place

@@ -171,11 +171,12 @@ def changed_embeddings(
         rows = prediction.adapter.embedding_table(wanted)
         described = ", ".join(repr(prediction.tokenizer.write(token)) for token in wanted)
     elif isinstance(change, str) and change == "resample":
-        rows, described = next(redrawn(prediction, 1, seed))[places], change
+        rows, described = next(redrawn(prediction, 1, seed))[places], "resampled tokens"
     else:
         mask: Any = change
         check_mask("change", mask)
-        rows, described = mask_vector(prediction, mask), "a vector" if vector else str(change)
+        rows = mask_vector(prediction, mask)
+        described = "a vector" if vector else f"token {change}" if is_whole(change) else f"the {change} mask"
     changed = embeddings.clone()
     changed[places] = rows.to(changed)
     return places, changed, described

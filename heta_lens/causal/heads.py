@@ -107,7 +107,7 @@ def gate_heads(
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
 ) -> GateHeads:
-    """Take the gate of HETA apart: the shares, summed over heads and layers, are the gate M.
+    """Split the gate of HETA by head and layer; the shares sum to the gate M.
 
     ``flow`` and ``value_norm`` are options of `Heta`, ``position`` and ``tokens`` those of `attribute`.
     """

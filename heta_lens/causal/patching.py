@@ -94,9 +94,9 @@ def patch(
     batch: Batch = "auto",
     progress: bool | None = None,
 ) -> Grid:
-    """Measure the target in the corrupted run, with an activation at a time as in the clean run.
+    """Patch one clean activation at a time into the corrupted run, and measure the target.
 
-    ``what`` is patched, in a layer at a time:
+    ``what`` is the patched activation, of one layer at a time:
 
     - ``resid_pre``, ``attn_out``, ``mlp_out``: the input of the layer, or the output of its attention or MLP; a column
       per position.
@@ -115,6 +115,13 @@ def patch(
         scale: the scale of the grid; ``logit`` and a pair of targets make the logit difference.
         batch: the number of copies of the corrupted prompt that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
+
+    Example:
+        >>> other = model.to_tokens("Leo put the key in the bag. Question: Where did Leo put the key? Answer: in the")
+        >>> _, corrupted = model.run_with_cache(other)
+        >>> grid = heta_lens.causal.patch(cache, corrupted, " box", tokens=tokens, corrupted_tokens=other)
+        >>> grid.values.shape  # a row per layer, a column per position
+        torch.Size([6, 22])
     """
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)
@@ -193,7 +200,7 @@ def patch_in_order(
         target: the target, as in `attribute`; by default the attribution's target.
         restore: the share of the loss to restore; all positions are patched if they restore less.
         layer: the layer of the activation.
-        batch: the largest number of runs at once, which is reached by doubling, to waste few.
+        batch: the largest number of runs at once, reached by doubling, so that few runs are wasted.
     """
     check_choice("what", what, get_args(ByPosition))
     check_at_least("restore", restore, 0)

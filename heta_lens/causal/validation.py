@@ -170,6 +170,11 @@ def validate(
         special: evaluate special tokens too, which often are attention sinks.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
+
+    Example:
+        >>> validation = heta_lens.causal.validate(cache, attribution, tokens=tokens, how="delete")
+        >>> validation.agreement.verdict
+        'patching agrees with the scores'
     """
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)

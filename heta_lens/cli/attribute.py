@@ -240,6 +240,10 @@ def compare_saved(
 
 
 DEMO_PAGE = Path("heta_lens_demo.html")
+DEMO_STORY = (
+    "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
+)
+DEMO_ANSWER = " box"
 
 
 @command("demo")
@@ -249,22 +253,17 @@ def demo(
 ) -> None:
     """Explain an answer of the small demo model.
 
-    The model ships with heta_lens, and answers a question about a short story.
+    The model ships with heta_lens, and answers the README's question about a short story.
     """
     files = views.Files(html=html)
     files.check()
-    from heta_lens.data import recall
-
-    story = next(recall.stories("test", seed=0, hops=1, facts=4))
-    marked = {position for stretch in story.evidence for position in stretch.tokens}
     _, method = flags.MethodFlags().one()
-    explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)
-    answers = "answers" if explained.target_text == story.answer else "does not answer"
-    evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
-    why = f"Evidence for{story.answer}, which the model {answers}: {evidence}"
-    views.write_files(explained, files, marked=marked, why=why)
-    add(answer=story.answer, evidence=sorted(marked), **views.document_of(explained, files))
-    views.show_result(explained, marked=marked)
+    explained: Any = read_prompt("demo", DEMO_STORY, Question()).explained(Question(), method)
+    evidence = next(sentence for sentence in explained.by_sentence() if DEMO_ANSWER in sentence.text)
+    why = f"Evidence for{DEMO_ANSWER}, which the model answers: {evidence.text.strip()}"
+    views.write_files(explained, files, marked={*evidence.positions}, why=why)
+    add(answer=DEMO_ANSWER, evidence=[*evidence.positions], **views.document_of(explained, files))
+    views.show_result(explained, marked={*evidence.positions})
     note(why)
 
 

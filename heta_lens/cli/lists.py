@@ -115,7 +115,7 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
 
     Says what each does, what it costs, and what its scores mean.
     """
-    from heta_lens._util.presets import PRESETS
+    from heta_lens._util.presets import PRESETS, RECOMMENDED
     from heta_lens.methods.registry import ALIASES, METHODS, method_of
 
     if name is not None and name in PRESETS:
@@ -129,17 +129,21 @@ def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, wi
         return
     about = [_about(known, method) for known, method in METHODS.items()]
     add(methods=about, presets=[{"name": known, **preset._asdict()} for known, preset in PRESETS.items()])
-    presets = [(known, f"{preset.written}\n{preset.when}.") for known, preset in PRESETS.items()]
-    show_table(["preset", "what it stands for"], presets)
-    say("")
-    show(Text(LEGEND))
-    rows = []
+    written = {known: f"{preset.written}\n" for known, preset in PRESETS.items()}
+    show_table(
+        ["recommended", "for"], [(known, f"{written.get(known, '')}{use}.") for known, use in RECOMMENDED.items()]
+    )
+    show(Text(f"\n{LEGEND}"))
+    families: dict[str, list[tuple[str, str]]] = {}
     for of in about:
         aliases = f"also called {', '.join(of['aliases'])}" if of["aliases"] else ""
         adapted = f"adapted: {of['adapted']}" if of["adapted"] else ""
         facts = f"scores {SIGNS[of['signed']]}", f"cost {of['cost']}", aliases, adapted, _from(of)
-        rows.append((of["name"], f"{of['summary']}\n{'; '.join(filter(None, facts))}."))
-    show_table(["method", "what it does"], rows)
+        row = of["name"], f"{of['summary']}\n{'; '.join(filter(None, facts))}."
+        families.setdefault(of["family"].replace("_", " "), []).append(row)
+    for family, rows in families.items():
+        show_table([f"family: {family}", "what it does"], rows)
+        say("")
 
 
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:

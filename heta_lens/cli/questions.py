@@ -20,7 +20,7 @@ TARGET = (
 )
 AGAINST = "Explain why --target rather than this token: the difference of their log-probabilities. May be repeated."
 FUNCTION = "Explain a function of the logits instead of a token: one of your own files, as margins:entropy."
-ACTIVATION = "Explain a number of an activation instead, by its hook point, as blocks.5.hook_resid_post; and which:"
+ACTIVATION = "Explain a number of an activation instead, by its hook point, as blocks.5.hook_resid_post, with:"
 INDEX = "With --activation: the component, as of a neuron."
 DIRECTION = "With --activation: a direction, as of a probe: a safetensors file with one vector."
 HEAD = "With --activation: the head, of an activation by heads."

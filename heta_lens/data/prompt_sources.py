@@ -34,7 +34,7 @@ def prompts(
 ) -> list[Instance]:
     """Return the prompts of a suite, a file or a data set, or the given texts, chats, records or instances.
 
-    Of records, the fields of `Instance` are read (``text`` or ``messages``, and optionally ``id``, ``answer``,
+    From records, the fields of `Instance` are read (``text`` or ``messages``, and optionally ``id``, ``answer``,
     ``template`` and the spans of evidence); further fields are ignored.
 
     Args:

@@ -147,7 +147,7 @@ def attribute_dataset(
     """Explain every prompt by every method; a forward per prompt serves all methods.
 
     The scores go to ``run.sqlite`` in the folder ``out`` as soon as they are computed; failures are recorded there too,
-    and stop nothing. Interrupted runs resume. The explained token of a prompt is the first token of
+    and the run continues. Interrupted runs resume. The explained token of a prompt is the first token of
     the answer, or without an answer the model's own next token.
 
     Args:

@@ -149,10 +149,10 @@ def fit_at2(
     ``equal``, of equal weights.
 
     Args:
-        predictions: a few hundred predictions of one model, made one by one if need be: each is used once.
+        predictions: a few hundred predictions of one model, each used once, so that a generator is enough.
         samples: the number of ablations of each prompt, one forward each.
-        steps: of the optimiser.
-        seed: of the ablations and of the batches.
+        steps: the number of steps of the optimiser.
+        seed: the seed of the ablations and the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_count("samples", samples, 2)

@@ -100,7 +100,7 @@ class AttentionNorm(AttentionMethod, WithLayer):
 
     Values include their bias; the output's bias is left out. A norm that follows attention in the model is not applied.
 
-    - ``reduce``: ``layer``, one of them; or ``rollout``: the last row of the product of all layers' maps, with rows
+    - ``reduce``: ``layer``, a single layer; or ``rollout``: the last row of the product of all layers' maps, with rows
       normalised to sum to 1 and half of each kept at its own position
     """
 

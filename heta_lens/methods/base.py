@@ -1,5 +1,6 @@
 """The contract of a method, `Method`, and the options that many methods share."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -220,7 +221,8 @@ def with_inherited_options(method: type[Method]) -> str:
     text = cleandoc(method.__doc__ or "")
     documented = "".join(line.split(": ")[0] for line in text.splitlines() if line.startswith("- "))
     bases = [cleandoc(base.__doc__ or "") for base in method.__mro__[1:] if "name" not in vars(base)]
-    lines = [line for line in bases if line.startswith("- ") and line[2:].split(": ")[0] not in documented]
+    entries = [entry for base in bases if base.startswith("- ") for entry in re.split(r"\n(?=- )", base)]
+    lines = [entry for entry in entries if entry[2:].split(": ")[0] not in documented]
     return ("\n" if documented else "\n\n").join([text, "\n".join(lines)]) if lines else text
 
 
@@ -299,7 +301,7 @@ class WithScale(Method):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WithSeed(Method):
-    """- ``seed``: of the random numbers"""
+    """- ``seed``: the seed of the random numbers"""
 
     seed: Seed = 0
 
@@ -314,9 +316,9 @@ class WithBatch(Method):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WithForwards(WithMask, WithBatch):
     """
-    - ``forwards``: the most runs, for long contexts: spans of the text are masked as wholes, and the spans that move
-      the prediction most are divided, down to single tokens; ``attribution.measured`` tells which tokens were masked
-      alone, and the others share their span's effect. None masks every token alone
+    - ``forwards``: the largest number of runs, for long contexts: spans of the text are masked as wholes, and the spans
+      that move the prediction most are divided, down to single tokens; ``attribution.measured`` tells which tokens were
+      masked alone, and the others share their span's effect. None masks every token alone
     """
 
     forwards: Annotated[int | None, AtLeast(2, whole=True)] = None

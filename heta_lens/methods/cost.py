@@ -33,10 +33,10 @@ TRIED = 8  # copies at once whose forwards are timed: shorter runs would fit int
 class Estimate:
     """The cost of ``attribute(cache, **options)``, or of all ``predictions`` of a span or batch together.
 
-    Runs are counted as if no token stopped early, and what a method works out beside its runs, such as GiLOT's
-    transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
-    of it the work is worth. ``seconds`` follow from trial runs. ``memory`` is in bytes, beside the model and the cache,
-    with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
+    Runs are counted as if no token stopped early; work other than runs, such as GiLOT's transports, is not counted.
+    ``tokens`` is the length of the longest context, and ``runs`` the work in forwards of that context. ``seconds``
+    follow from trial runs. ``memory`` is in bytes, without the model and the cache, with ``batch`` copies at once.
+    ``cheaper`` are other options with their costs, the cheapest last.
     """
 
     method: str
@@ -255,7 +255,7 @@ def estimate_memory(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> MemoryEstimate:
-    """Predict the memory of a method on a model of which only the configuration is there, and list what takes less.
+    """Predict the memory of a method from a model's configuration alone, and list options that need less.
 
     Nothing is loaded or run, and no device is needed. ``config`` is a folder with a config.json, a name on the Hugging
     Face hub, with a ``revision`` if needed, or a configuration of transformers; ``tokens`` is the length of the prompt,

@@ -33,11 +33,11 @@ class DePass(Method):
     ``a_k`` is what part k adds to the target's logit (of a contrast, to the difference): above 0 speaks for it.
 
     Every hidden state is a sum of parts, one of each token. Attention patterns and the scales of norms are constants,
-    so that parts pass through both apart; what a neuron writes is shared out among parts by a softmax of what each adds
-    to its input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``: with the scores, it adds up
-    to the logit. For a set or a function, logits count by the derivative of what is read.
+    so that each part passes through them alone; the output of a neuron is divided among the parts by a softmax of what
+    each part adds to the neuron's input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``:
+    with the scores, it adds up to the logit. For a set or a function, logits count by the derivative of what is read.
 
-    - ``temperature``: of that softmax
+    - ``temperature``: the temperature of the softmax
     - ``ignore_first``: give the first token, often an attention sink, no share of neurons at other positions
     """
 

@@ -213,12 +213,12 @@ class JacobianScope(WithCheckpoint):
 
     ``a_i = tr(J_iᵀ F J_i)`` or ``‖J_iᵀ y‖ / ‖y‖``: ≥ 0, no direction, the same for every target.
 
-    y is what the last norm hands to the unembedding where the prediction is read, and ``J_i = ∂y/∂E_i``. The third
+    y is the output of the last norm where the prediction is read, and ``J_i = ∂y/∂E_i``. The third
     scope, of one target, is ``gradient_norm`` with ``scale="logit"``.
 
     - ``scope``: ``fisher``, how much the predicted distribution moves: ``F = Wᵀ (diag P - P Pᵀ) W``, where W is the
       derivative of the logits by y; or ``temperature``, how much y grows, and with it the model's certainty
-    - ``rank``: of F, how many of its largest eigenvectors count; None: all, each of which costs a backward pass
+    - ``rank``: the number of largest eigenvectors of F that count, each for a backward pass; None counts all
     """
 
     scope: Literal["fisher", "temperature"] = "fisher"

@@ -79,11 +79,11 @@ class Ifr(InformationFlow):
 
     ``a = C_1ᵀ ⋯ C_Lᵀ e_N``: ≥ 0, no direction, the same for every target; the scores sum to 1.
 
-    Row i of C_l has the shares that each token supplies, through attention and by staying where it is, of what position
-    i has after the attention of layer l: by how much closer each part is to the whole than nothing is, in absolute
-    differences. A norm that follows attention in the model is not applied.
+    Row i of C_l has the share of every token in the state of position i after the attention of layer l, by attention
+    and by the residual stream: how much closer the token's part is to the state than a zero vector is, in L1 distance.
+    A norm that follows attention in the model is not applied.
 
-    - ``threshold``: leave out shares (of a head, from a token) that are not above it, and share out the rest again
+    - ``threshold``: leave out shares (of a head, from a token) of at most this size, and normalise the rest again
     """
 
     threshold: Annotated[float | int, AtLeast(0, below=1)] = 0
@@ -125,17 +125,18 @@ class FlashTrace(InformationFlow):
 
     ``a_j = Σ_layers Σ_h n_hj / (Σ_hk n_hk + r)``: ≥ 0, no direction, the same for every target.
 
-    Of the residual streams that some positions have after attention, summed, n_hj is how much token j supplied through
-    head h, and r what was there before: how much closer each is to that sum than nothing is, by absolute differences.
-    Nothing is followed down the layers: what a position holds at any layer counts as its token. A norm that follows
-    attention in the model is not applied.
+    The residual streams of the explained positions after attention are summed. n_hj is the proximity of token j's part
+    through head h to the sum, and r the proximity of the streams before attention: how much closer the part is to the
+    sum than a zero vector is, in L1 distance. Scores are not followed down the layers: the state of a position counts
+    as its token at every layer. A norm that follows attention in the model is not applied.
 
     - ``answer``: the range ``(start, stop)`` of positions to explain together, whose tokens, and those after them, get
       0; None is the last position of the context alone
     - ``reasoning``: the range of positions of what the model wrote before its answer, whose tokens get 0: their scores
-      are handed on, as weights of their positions. The range of ``answer`` again, for all that the model wrote, gives
-      the scores of ``FlashTrace.trace`` in the authors' package, which leaves out commas, full stops and blanks
-    - ``hops``: how often
+      become the weights of their positions in the next hop. The range of ``answer`` again, for all that the model
+      wrote, gives the scores of ``FlashTrace.trace`` in the authors' package, which leaves out commas, full stops and
+      blanks
+    - ``hops``: the number of times that the scores of the reasoning become weights
     - ``threshold``: leave out proximities below it
     """
 

@@ -34,7 +34,7 @@ class PathIntegral(WithBos, WithScale, WithBatch):
     """
     - ``mask``: the embedding where a path begins: ``zero``, ``mean`` (of the context), ``vocab_mean``, ``pad``,
       ``space``, a token id or a vector; None takes ``zero``, or ``space`` (without one, ``mean``) where a norm is the
-      first to read the embeddings (Llama, Gemma, GPT-J): next to zero it makes any integral useless
+      first to read the embeddings (Llama, Gemma, GPT-J): near zero, the norm makes every integral useless
     - ``steps``: the number of points on the path, by the Gauss–Legendre rule
     """
 
@@ -247,7 +247,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
     ``g(E) - g(E')`` only approximately, and ``diagnostics["completeness_gap"]`` is the error.
 
     - ``steps``: number of anchors on each path
-    - ``neighbours``: how many nearest neighbours of the last anchor are candidates for the next one
+    - ``neighbours``: the number of nearest neighbours of the last anchor that are candidates for the next anchor
     """
 
     mask: Masking = "pad"
@@ -360,7 +360,7 @@ class Faml(WithMask, WithBos):
 
     E' are the masked embeddings. Options beside these three weights:
 
-    - ``steps``, ``rate``: of Adam, from θ = 2; the last θ counts
+    - ``steps``, ``rate``: the steps and the learning rate of Adam, which starts at θ = 2; the last θ counts
     """
 
     fidelity: Annotated[float | int, AtLeast(0)] = 1.0

@@ -106,8 +106,8 @@ class Gim(ModifiedGradient, WithMask):
     would, so that a token that gets all of the attention has a gradient too; queries and keys pass on a quarter each,
     and values a half; norms divide by a constant.
 
-    - ``mask``: what E' is: ``space``, the token of a blank (where there is none, as ``pad``); or as for other methods
-    - ``temperature``: of that softmax
+    - ``mask``: E': ``space``, the token of a blank (without one, as ``pad``); or as for other methods
+    - ``temperature``: the temperature of the softmax
     """
 
     mask: Masking = "space"

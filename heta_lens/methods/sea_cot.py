@@ -41,11 +41,11 @@ class SeaCot(WithSeed, WithBatch):
     context with the answer, and by the share of words that both have in common, with a softmax over the explanations.
     Stop words do not count.
 
-    - ``explanations``, ``length``: how many are written, and the most tokens of each
-    - ``temperature``, ``top_p``: of sampling; a temperature of 0 takes the likeliest token each time
+    - ``explanations``, ``length``: the number of explanations, and the most tokens of each
+    - ``temperature``, ``top_p``: settings of the sampling; a temperature of 0 takes the likeliest token each time
     - ``entail``: a function (explanation, claim) that returns the probability that one entails the other; None asks
       the explained model a question, which it answers by Yes or No
-    - ``seed``: of the sampling
+    - ``seed``: the seed of the sampling
     """
 
     explanations: Annotated[int, COUNT] = 5

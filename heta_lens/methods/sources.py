@@ -60,7 +60,7 @@ class WithSources(WithMask, WithBatch):
       None ends them at ``.``, ``!``, ``?`` and line ends
     - ``query``: ranges ``(start, stop)`` of positions that are not explained, but belong to the question; without any,
       the unfinished sentence that the target continues, if there are others
-    - ``ablate``: ``remove``, so that the rest moves together, or ``mask``
+    - ``ablate``: ``remove``, so that later tokens move up, or ``mask``
     """
 
     source: Literal["sentence", "token"] = "sentence"

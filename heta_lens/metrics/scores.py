@@ -79,7 +79,7 @@ def rows_of(chosen: Sequence[Positions], length: int) -> Bool[torch.Tensor, "row
 
 
 def normalised(scores: Float[Tensor, "pos"], norm: Normalisation = "sum") -> Float[Tensor, "pos"]:
-    """Divide scores by their sum or their largest (``max``) in float64, negative scores as 0; ``none`` only does this.
+    """Divide scores, negative ones as 0, by their ``sum`` or ``max`` in float64; ``none`` divides by nothing.
 
     Without a score above 0, every token counts the same.
     """

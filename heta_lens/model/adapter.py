@@ -131,7 +131,10 @@ class ModelAdapter:
             if shape is None:
                 raise ValueError(f"activation({name!r}): no run of this model reaches it")
             if shape[:2] != (1, TRIED) or len(shape) < 3:
-                raise ValueError(f"activation({name!r}) has no row for every token: {TRIED} tokens give shape {shape}")
+                raise ValueError(
+                    f"activation({name!r}) has no row for every token: {TRIED} tokens give shape {shape}. Choose a "
+                    "point that has, such as a head's output, activation('blocks.0.attn.hook_z', head=0, index=0)"
+                )
         part = replace(self, reads=names)
         part.output_forms.update(known[1])
         return part, [known[0][name][2:] for name in names]

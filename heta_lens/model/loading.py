@@ -165,6 +165,11 @@ def load_model(
         revision: a branch, tag or commit of the hub.
         trust_remote_code: run the code that comes with the model.
         more: further options of `TransformerBridge.boot_transformers`, such as ``tokenizer`` or ``n_ctx``.
+
+    Example:
+        >>> model = heta_lens.load_model("demo")  # or "gpt2", a folder, a GGUF file
+        >>> tokens = model.to_tokens("Leo put the key in the")
+        >>> logits, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
     """
     given = boot_options(
         {

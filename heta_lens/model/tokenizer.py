@@ -29,7 +29,7 @@ BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # name of a SentencePiece token for a 
 
 
 class Match(NamedTuple):
-    """A token for a text (exact, or with the leading space toggled), and whether the token is a byte."""
+    """A token for a text (exact, or with the leading space added or removed), and whether the token is a byte."""
 
     token: int
     exact: bool
@@ -98,7 +98,7 @@ class TokenizerWrapper:
         raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which turns it into {texts}")
 
     def matches(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[Match]:
-        """List the tokens for ``text`` after the context, also with the leading space toggled.
+        """List the tokens for ``text`` after the context, also with the leading space added or removed.
 
         Byte tokens come last, because models write byte tokens only where no other token exists. Among the others,
         exact matches come first, and more likely tokens before less likely ones.

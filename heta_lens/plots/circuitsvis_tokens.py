@@ -1,10 +1,13 @@
 """Circuitsvis token views for offline use, safe from the text of tokens."""
 
 import re
+from collections.abc import Sequence
 from html import escape
 from itertools import compress
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
@@ -44,6 +47,16 @@ def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = F
     caption = f"<p><strong>{escape(attribution.title)}</strong><br><small>{below}</small></p>"
     # `local_src` holds the whole script and fetches nothing; circuitsvis' own notebook output asks the network.
     return View(attribution.title, f"<div>{caption}{view.local_src}</div>")
+
+
+def circuitsvis_heads(
+    title: str, tokens: Sequence[str], names: Sequence[str], patterns: Float[Tensor, "head query key"]
+) -> View:
+    """Return circuitsvis' view of the attention patterns of heads, which needs no network."""
+    from circuitsvis.attention import attention_heads  # slow to import
+
+    view = attention_heads(patterns, [*map(_inert, tokens)], [*names])
+    return View(title, f"<div><p><strong>{escape(title)}</strong></p>{view.local_src}</div>")
 
 
 def _inert(token: str) -> str:

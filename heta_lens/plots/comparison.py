@@ -33,6 +33,11 @@ def compare(attributions: Named | Iterable[Attribution | SpanAttribution], *, sp
     page the view can be saved as a figure (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as numbers
     (``.csv``, ``.json``). A switch shows special tokens and a chat template's; with ``special=True`` the page starts
     with these tokens.
+
+    Example:
+        >>> other = heta_lens.attribute(cache, " box", tokens=tokens, method="fast")
+        >>> page = heta_lens.compare([attribution, other])  # shown, as the last line of a notebook's cell
+        >>> saved = page.save("comparison.html")
     """
     named = cast(Named, attributions) if isinstance(attributions, Mapping) else by_name([*attributions])
     check_comparable(named)

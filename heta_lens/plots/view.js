@@ -439,8 +439,11 @@
     const told = make("div", "", { class: "tags" }, ...tags(unit).map(tag => make("span", tag)));
     const head = [...(state.pinned ? [close] : []), make("h3", clip(bareName(unit), 90), { class: "token" })];
     if (state.pick !== null && state.current === state.pick) return [...head, told, ...overview()];
-    return [...head, make("p", facts.join(" · ")), rows, told];
+    const members = state.members[unit].map(row => positions[row]), asks = state.pinned && !data.compare && !matrix.size;
+    const how = make("p", "How does it get there? In Python: ", { class: "hint" }, make("code", `causal.components(cache, [${members.join(", ")}])`));
+    return [...head, make("p", facts.join(" · ")), rows, told, ...(asks && members.length <= LISTED ? [how] : [])];
   };
+  const LISTED = 8;  // positions of a word or sentence, in code
 
   // ------------------------------------------------------------------------------------------------------- the table
   /** Each with a title, the number to sort by, what a cell says, and of a share the result, for its bar. */

@@ -258,9 +258,12 @@ def chat(
             ``continue_final_message=True`` (and ``add_generation_prompt=False``), the model continues the last message.
 
     Example:
-        chat = heta_lens.chat(model, [{"role": "user", "content": "What is the capital of France?"}])
-        logits, cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)
-        heta_lens.attribute(cache, tokens=chat).by_message()
+        >>> model.tokenizer.chat_template = "{% for each in messages %}{{ each['content'] }} {% endfor %}Answer: in the"
+        >>> texts = {"system": "Leo put the key in the box.", "user": "Question: Where did Leo put the key?"}
+        >>> chat = heta_lens.chat(model, [{"role": role, "content": text} for role, text in texts.items()])
+        >>> logits, cache = model.run_with_cache(chat.tokens)
+        >>> [message.role for message in heta_lens.attribute(cache, tokens=chat, method="fast").by_message()]
+        ['system', 'user', 'template']
     """
     checked = checked_messages(messages)
     check_decoder(model)

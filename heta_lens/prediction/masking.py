@@ -21,7 +21,7 @@ from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import Scale, log_softmax
 
 SUBSETS = 32  # random sets of tokens that are masked, beside every single token
-KEEPING = 4  # forwards' worth of keeping a prefix, and of making sure that runs continue from it
+KEEPING = 4  # forwards that it costs to keep a prefix, and to make sure that runs continue from it
 
 MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
 Mask: TypeAlias = MaskName | SupportsIndex | Tensor

@@ -130,23 +130,31 @@ def activation(
     function: TargetFunction | None = None,
     at: int | None = None,
 ) -> Activation:
-    """Name a number in an activation as a target: which tokens made this neuron, head, probe or feature say that?
+    """Name a number inside the model as a target: which tokens made this neuron, head, probe or feature fire?
 
     ``attribute(cache, activation("blocks.5.hook_resid_post", direction=probe))`` explains the number at the last token
-    of the context. The model runs no further than it has to.
+    of the context. No block above the activation runs.
 
-    - ``index``: a component, as of a neuron in ``blocks.5.mlp.hook_post``
-    - ``direction``: a vector, whose product with the activation is explained: a probe, a row of an encoder
-    - ``function``: of the activation there, a tensor of shape (): a feature behind its nonlinearity
-    - ``head``: of an activation by heads, such as ``blocks.5.attn.hook_z``, the head that ``index``, ``direction`` or
-      ``function`` is of
-    - ``at``: the token at which it is read, in place of the last; ``position=`` is one more
+    - ``index``: a component, such as a neuron of ``blocks.5.mlp.hook_post``
+    - ``direction``: a vector, such as a probe or a row of an encoder, whose product with the activation is explained
+    - ``function``: a function of the activation, which returns a tensor of shape (), such as a feature after its
+      nonlinearity
+    - ``head``: the head of an activation by heads, such as ``blocks.5.attn.hook_z``; the other options apply to it
+    - ``at``: the position at which the activation is read, by default the last; ``position=at + 1`` does the same
 
     A pair of activations explains the difference of their numbers.
+
+    Example:
+        >>> neuron = heta_lens.activation("blocks.2.mlp.hook_post", index=5)
+        >>> heta_lens.attribute(cache, neuron, tokens=tokens, method="fast").top(1)[0].text
+        ' box'
     """
     if sum(way is not None for way in (index, direction, function)) != 1:
+        point = hook_name.replace("hook_pattern", "hook_z")  # a pattern has no row per token, the head's output has
+        of_head = f", head={head or 0}" if head is not None or "attn.hook_" in point else ""
         raise TypeError(
-            f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it"
+            f"activation({hook_name!r}) takes one of index=, direction= and function=, to make a number of it, such as "
+            f"activation({point!r}{of_head}, index=0)"
         )
     if direction is not None:
         direction = torch.as_tensor(direction).detach().clone()
@@ -160,7 +168,9 @@ def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int,
         raise ValueError(f"a file holds only the name of {target.name}: give activation({name!r}, function=…) anew")
     shape = shapes[number]
     if len(shape) == 2 and target.head is None and target.function is None:
-        raise ValueError(f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too")
+        raise ValueError(
+            f"activation({name!r}) has {shape[0]} heads of {shape[1]} components: give head= too, such as head=0"
+        )
     for axis, chosen in (("head", target.head), ("index", target.index)):
         most = shape[0] if axis == "head" else shape[-1]
         if axis == "head" and chosen is not None and len(shape) != 2:

@@ -4,8 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,7 @@ from heta_lens._util.target_kinds import Activation, members, sides
 from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
+from heta_lens.causal import Components, components
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import lean_names_filter, put_where
@@ -29,7 +31,7 @@ from heta_lens.plots.comparison import compare
 from heta_lens.prediction.chat import ChatPrompt, read_prompt
 from heta_lens.prediction.generation import continuation
 from heta_lens.prediction.masking import mask_vector
-from heta_lens.prediction.patching import group_members, logits_with
+from heta_lens.prediction.patching import group_members, logits_with, redrawn
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
@@ -39,6 +41,7 @@ Result: TypeAlias = Attribution | SpanAttribution
 Message: TypeAlias = Mapping[str, Any]
 Emit: TypeAlias = Callable[[Message], None]
 
+FOUND = 32  # components that are patched
 KEPT = 60  # the latest results, which can be saved and compared
 SHOWN = 5  # most likely next tokens, before and after a change
 FEW_PROBES = 3  # of HETA's first result, which the result from all probes replaces
@@ -59,8 +62,9 @@ class Answers:
     """Answers about one model; the latest results are kept by number, to be saved and compared."""
 
     model: Any
-    results: "OrderedDict[int, tuple[Result, View]]" = field(default_factory=OrderedDict)
+    results: "OrderedDict[int, tuple[Any, View]]" = field(default_factory=OrderedDict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    drawing: Lock = field(default_factory=Lock)  # matplotlib's settings are global
 
     @property
     def adapter(self) -> ModelAdapter:
@@ -126,9 +130,9 @@ class Answers:
         compared = [self.result(number) for number in results]
         return self.keep(compared[0], compare(compared))
 
-    def keep(self, result: Result, view: View | None = None) -> Message:
+    def keep(self, result: Result | Components, view: View | None = None) -> Message:
         """Keep a result, and return its number and its view, by default its page."""
-        view = page(result) if view is None else view
+        view = page(cast(Result, result)) if view is None else view
         number = next(self.numbers)
         self.results[number] = result, view
         while len(self.results) > KEPT:
@@ -147,6 +151,24 @@ class Answers:
         return self.results[number]
 
     # ---------------------------------------------------------------------------------------------------------- changes
+    def components(self, question: Question, positions: Sequence[int], patient: bool, emit: Emit) -> None:
+        """Find the components that carry the tokens to the target; announce a long wait instead if not ``patient``."""
+        tokenized, name = self._tokenized(question), "components"
+        where: dict[str, Any] = {"position": self._position(question, tokenized), "tokens": tokenized.tokens}
+        with ProgressReporter(emit, name) as progress, holding(self.model):
+            self.adapter.cache(tokenized.ids, lean_names_filter)  # a first run is slow
+            started = perf_counter()
+            cache = self.adapter.cache(tokenized.ids, lean_names_filter)
+            progress.expected = 2 * FOUND + FOUND // 2
+            seconds = progress.expected * (perf_counter() - started)
+            if seconds > PATIENT and not patient:
+                emit({"later": seconds})
+                return
+            found = components(cache, positions, target_of(question), verify=FOUND, progress=False, **where)
+        with self.drawing:
+            view = found.plot()
+        emit({"route": found.way, **self.keep(found, view)})
+
     def change(self, question: Question, change: Change) -> Message:
         """Change tokens, and return the prediction before and after, and the scores of the changed tokens."""
         tokenized = self._tokenized(question)
@@ -172,6 +194,8 @@ class Answers:
             return after.logits, float(after.value)
         if change.how == "mask":
             layer, other = None, mask_vector(before, "zero").expand_as(before.embeddings)
+        elif change.how == "resample":
+            layer, other = None, next(redrawn(before, 1, 0))
         else:
             layer = before.adapter.check_layer("layer", change.layer) or None
             other = self._counterfactual(question, tokenized, before, change).states(layer)
@@ -246,9 +270,11 @@ class Answers:
         return Tokenized(tokens, whole, ids.shape[1])
 
     def _prediction(self, question: Question, tokenized: Tokenized, cache: Any, rules: Any = None) -> Prediction:
-        position = None if question.at == len(question.written) else tokenized.start + (question.at or 0)
-        target = target_of(question)
-        return Prediction.from_cache(cache, target, position=position, tokens=tokenized.tokens, rules=rules)
+        where: dict[str, Any] = {"position": self._position(question, tokenized), "tokens": tokenized.tokens}
+        return Prediction.from_cache(cache, target_of(question), rules=rules, **where)
+
+    def _position(self, question: Question, tokenized: Tokenized) -> int | None:
+        return None if question.at == len(question.written) else tokenized.start + (question.at or 0)
 
     def _same_target(self, question: Question, before: Prediction, ids: Int[Tensor, "1 pos"]) -> Prediction:
         """Return the prediction of the same target after other ids."""

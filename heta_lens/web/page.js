@@ -202,16 +202,19 @@
     save();
   };
   /** Insert a view into the page; a script that is inserted as text runs only when it is replaced by a new element. */
-  const draw = ({ html, result, files }) => {
-    $("#view").classList.remove("stale");
-    $("#view").innerHTML = html;
-    for (const old of $$("#view script:not([type])")) {
+  const insert = (place, { html, result, files }) => {
+    place.innerHTML = html;
+    for (const old of place.querySelectorAll("script:not([type])")) {
       const script = make("script", old.textContent);
       script.nonce = nonce;
       old.replaceWith(script);
     }
     const links = files.map(suffix => make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}`, download: "" }));
-    $("#files").replaceChildren("Save as", ...links);
+    return ["Save as", ...links];
+  };
+  const draw = message => {
+    $("#view").classList.remove("stale");
+    $("#files").replaceChildren(...insert($("#view"), message));
   };
   const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : `${Math.ceil(seconds / 60)} min`;
   const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole && !later.has(name));
@@ -268,15 +271,35 @@
   const pin = (positions, text) => {
     pinned = { positions, text };
     $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : form.hidden ? "Click a single token of the answer to ask what would change it." : "Click a token of the prompt above, and choose what happens to it.";
-    form.querySelector("[type=submit]").disabled = !positions.length;
+    form.querySelectorAll("button").forEach(button => { button.disabled = !positions.length; });
+    howButton();
+    $("#circuit").replaceChildren();
     if (!positions.length) $("#outcome").replaceChildren();
   };
   $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text); });
   fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
   /** What was done to the token, in words. */
   const PARTICIPLES = {
-    mask: () => "masked by zeros", delete: () => "deleted", replace: () => `replaced by ${quoted(fields.text.value)}`,
+    mask: () => "masked by zeros", delete: () => "deleted", resample: () => "drawn again by the model", replace: () => `replaced by ${quoted(fields.text.value)}`,
     patch: () => `patched at layer ${+fields.layer.value} from ${quoted(clip(fields.counterfactual.value, 40))}`,
+  };
+  /** Ask for the components that carry the pinned tokens; a long wait is announced, and begins at a second click. */
+  const howButton = (seconds = 0) => {
+    const button = $("#through");
+    button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}` : "How does it get there?";
+    button.onclick = () => start(async signal => {
+      const { positions } = pinned;
+      for await (const message of post("components", { question: question(), positions, patient: seconds > 0 }, signal)) {
+        if (message.later) howButton(message.later);
+        else if (!message.html) say(`components: ${message.waiting ? "waiting for the model" : percent(message.done)}`, false, "off");
+        else {
+          const links = insert($("#circuit"), message);
+          $("#circuit").append(make("div", "", { class: "row hint" }, ...links));
+          howButton();
+          say("");
+        }
+      }
+    });
   };
   form.onsubmit = async event => {
     event.preventDefault();

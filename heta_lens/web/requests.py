@@ -16,14 +16,6 @@ from heta_lens._util.storage import only_vector, reason
 from heta_lens.methods.registry import METHODS, method_of
 from heta_lens.prediction.target import activation
 
-RECOMMENDED = {
-    "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
-    "for a forward per token",
-    **{name: preset.when for name, preset in PRESETS.items()},
-    "heta": "to study the paper",
-}
-"""Methods with their options, and what each is recommended for."""
-
 EXACT = ConfigDict(strict=True, extra="forbid")
 
 
@@ -109,7 +101,7 @@ class Change:
     """
 
     positions: Annotated[Naturals, Field(min_length=1)]
-    how: Literal["mask", "delete", "replace", "patch"]
+    how: Literal["mask", "delete", "resample", "replace", "patch"]
     text: str = ""
     counterfactual: Prompt = ""
     layer: Natural = 0
@@ -136,6 +128,15 @@ class Explain:
 class ChangeTokens:
     question: Question
     change: Change
+
+
+@dataclass(frozen=True, config=EXACT)
+class FindComponents:
+    """The tokens whose components are found; ``patient`` accepts a long wait."""
+
+    question: Question
+    positions: Annotated[Naturals, Field(min_length=1)]
+    patient: bool = False
 
 
 @dataclass(frozen=True, config=EXACT)

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Any
 
 import uvicorn
@@ -31,13 +31,14 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heta_lens._util.html_view import View, html_from
+from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.titles_and_notes import headline, kicker
 from heta_lens.web.answers import Answers, Emit, Message
 from heta_lens.web.history import History
-from heta_lens.web.requests import RECOMMENDED, ChangeTokens, Compare, Explain, Question, Write, read
+from heta_lens.web.requests import ChangeTokens, Compare, Explain, FindComponents, Question, Write, read
 
 HOST = "127.0.0.1"
 LARGEST = 2_000_000  # bytes of a request
@@ -85,7 +86,6 @@ class App:
     listening: socket.socket
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     active: set[Event] = field(default_factory=set[Event])  # one per response in progress, set to cancel its work
-    drawing: Lock = field(default_factory=Lock)  # matplotlib's settings are global
 
     def __post_init__(self) -> None:
         routes = [
@@ -93,6 +93,7 @@ class App:
             Route("/write", self.write, methods=["POST"]),
             Route("/explain", self.explain, methods=["POST"]),
             Route("/change", self.change, methods=["POST"]),
+            Route("/components", self.components, methods=["POST"]),
             Route("/compare", self.compare, methods=["POST"]),
             Route("/files/{number:int}{suffix}", self.file),
             Route("/history", self.list_history),
@@ -178,6 +179,10 @@ class App:
         given = read(ChangeTokens, await request.body())
         return self._stream(request, lambda emit: emit(self.answers.change(given.question, given.change)))
 
+    async def components(self, request: Request) -> Response:
+        given = read(FindComponents, await request.body())
+        return self._stream(request, partial(self.answers.components, given.question, given.positions, given.patient))
+
     async def compare(self, request: Request) -> Response:
         given = read(Compare, await request.body())
         return self._stream(request, lambda emit: emit(self.answers.compare(given.results)))
@@ -196,7 +201,7 @@ class App:
         return Response(content, media_type=KINDS[suffix], headers=disposition)
 
     def _drawn(self, view: View, suffix: str) -> str | bytes:
-        with self.drawing:
+        with self.answers.drawing:
             return view.exports[suffix]()
 
     def list_history(self, request: Request) -> Response:  # noqa: ARG002

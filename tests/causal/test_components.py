@@ -355,12 +355,39 @@ def story() -> Components:
 
 
 def test_a_story_is_printed(story: Components) -> None:
-    title, route, together, correlation = repr(story).splitlines()
-    assert title == "what carries ' box' (15) to ' box': log_prob -1.48e-05 → -9.27 (change: zero)"
-    assert route == "' box' (15) → L2H3 at the last token; together they restore 95%"
-    assert together == "1 of 32 patched components restore 100% together: L0H1 at '.' (16) 9.27"
-    assert correlation == f"rank correlation of estimates and effects: {story.correlation:.2f}"
+    claim, route, largest = repr(story).splitlines()
+    moved = "With ' box' (15) replaced by the zero mask, log_prob of ' box' falls from -1.48e-05 to -9.27"
+    assert claim == f"{moved}; 1 of 32 patched components together restore 100% of that."
+    assert route == "Route: ' box' (15) → L2H3 at the last token; it restores 95%."
+    correlation = f"rank correlation with the estimates {story.correlation:.2f}"
+    assert largest == f"Largest effects: L0H1 at '.' (16) 9.27; {correlation}"
     assert story.heads() == [(0, 1)] and story.correlation > 0.9 and story.forwards < 110
+    nothing = replace(story, together=(), effects=-story.effects)
+    assert "no patched component accounts" in repr(nothing) and "No head on a route" in repr(nothing)
+
+
+def test_the_picture_shows_what_was_patched(story: Components, tmp_path: Any) -> None:
+    view = story.plot()
+    assert view.title == "How ' box' (15) reaches ' box'" and story.claim.replace("'", "&#39;") in view.fragment
+    assert {".svg", ".png", ".pdf", ".csv"} == {*view.exports}
+    assert f'aria-label="{story.way.replace(chr(39), "&#39;")}"' in view.fragment
+    drawn = view.fragment[view.fragment.index("<svg") : view.fragment.index("</svg>")]
+    assert "#ffffff" not in drawn and "var(--ink)" in drawn and "var(--way)" in drawn  # follows the page's colours
+    saved = view.save(tmp_path / "circuit.svg").read_text()
+    assert "var(" not in saved and "#1a1a1a" in saved
+    more = replace(story, effects=-story.effects, together=())  # every effect is against
+    assert "var(--against)" in more.plot().fragment and "var(--against)" not in drawn
+
+
+def test_the_attention_of_found_heads_is_one_call_away(story: Components) -> None:
+    model = heta_lens.load_demo_model()
+    cache = cache_of(model, torch.tensor([[model.tokenizer.bos_token_id or 0] * len(story.tokens)]))
+    page = story.attention(cache).fragment
+    assert "L0H1" in page and "' box' (15)".replace("'", "&#x27;") in page
+    with pytest.raises(ValueError, match=r"the cache has no blocks\.0\.attn\.hook_pattern"):
+        story.attention(model.run_with_cache(torch.tensor([[1, 2]]), names_filter="hook_embed")[1])
+    with pytest.raises(ValueError, match="no head is among"):
+        replace(story, together=()).attention(cache)
 
 
 def test_lists_and_tables_agree(story: Components) -> None:

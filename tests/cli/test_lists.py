@@ -1,6 +1,7 @@
 """``methods`` and ``metrics``: lists, and descriptions of every option."""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -23,6 +24,11 @@ def test_every_method_and_metric_is_listed(command: str, names: Any) -> None:
     assert {*names} <= {line.split()[0] for line in run(command).output.splitlines() if line.strip()}
 
 
+def test_methods_are_listed_by_family_after_the_recommended_ones() -> None:
+    first, *families = re.findall(r"^(recommended|family: [a-z ]+?)  ", run("methods").output, re.MULTILINE)
+    assert first == "recommended" and len(families) == len({method.family for method in METHODS.values()})
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_has_a_type_and_a_line(method: str) -> None:
     options = described_options(METHODS[method])
@@ -39,6 +45,7 @@ def test_a_method_and_a_metric_are_described() -> None:
     assert "paper Ribeiro, Singh & Guestrin" in shown and "penalty float ≥ 0 1.0" in shown
     assert "samples int ≥ 1 or none none number of random z" in shown
     assert "--method lime" in shown
+    assert "the number of random points" in words_of("methods", "gradient_shap")  # a method's own line, not its base's
     shown = words_of("metrics", "hard_nc")
     assert "measures How much the prediction changes without the tokens with the highest scores." in shown
     assert "better more" in shown and "low 0.0" in shown and "--metrics hard_nc" in shown

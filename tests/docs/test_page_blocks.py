@@ -25,7 +25,7 @@ from heta_lens.data import recall
 from heta_lens.data.suites import suite
 
 ELSEWHERE = {
-    "five_minutes": "test_readme.py", "Through the model's own reasoning": "test_reasoning_page.py",
+    "five_minutes": "test_readme.py", "components": "test_readme.py", "Through the model's own reasoning": "test_reasoning_page.py",
     "extending": "test_extending.py", "A Ray cluster": "tests/whole/test_ray_evaluation.py",
 }  # fmt: skip
 OF_PARTS = ("models", "workers", "evaluation")  # pages whose parts stand alone

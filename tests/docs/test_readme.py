@@ -16,7 +16,7 @@ from heta_lens.cli import app
 from heta_lens.web.server import App
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ["README.md", "docs/five_minutes.md"]
+PAGES = ["README.md", "docs/five_minutes.md", "docs/components.md"]
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?")
 tools = runpy.run_path(str(ROOT / "docs" / "printed_outputs.py"))
 

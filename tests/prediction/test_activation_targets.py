@@ -153,7 +153,10 @@ def test_no_block_above_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "words"),
     [
         ({"hook_name": "blocks.0.hook_resid_pots", "index": 0}, ["hook_resid_pots", "did you mean", STREAM]),
-        ({"hook_name": "blocks.0.attn.hook_pattern", "index": 0}, ["hook_pattern", "has no row for every token"]),
+        (
+            {"hook_name": "blocks.0.attn.hook_pattern", "index": 0},
+            ["hook_pattern", "has no row for every token", "hook_z'"],
+        ),
         ({"hook_name": "unembed.hook_in", "index": 0}, ["unembed.hook_in", "function of the logits"]),
         ({"hook_name": STREAM, "index": 8}, ["index=8", "none of the 8"]),
         ({"hook_name": STREAM, "index": 0, "head": 0}, ["head=0", "without heads"]),
@@ -211,8 +214,10 @@ def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
     assert missing(["activation", "leave_one_out"], refusal(cache, target, method="leave_one_out")) == ""
     pair = (target, activation(STREAM, index=1, at=2))
     assert missing(["at=2", "second activation"], refusal(cache, pair)) == ""
-    with pytest.raises(TypeError, match="one of index=, direction= and function="):
+    with pytest.raises(TypeError, match=rf"one of index=, direction= and function=.*'{STREAM}', index=0\)$"):
         activation(STREAM)
+    with pytest.raises(TypeError, match=r"'blocks.0.attn.hook_z', head=3, index=0\)$"):
+        activation("blocks.0.attn.hook_pattern", head=3)
 
 
 def test_a_saved_activation_can_be_asked_about_again(cache: Any, tmp_path: Any) -> None:

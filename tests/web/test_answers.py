@@ -9,9 +9,11 @@ from safetensors.torch import save
 
 import heta_lens
 from helpers import chats
+from heta_lens import causal
+from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.web.answers import KEPT, Answers
-from heta_lens.web.requests import RECOMMENDED, Change, Question, Target
+from heta_lens.web.requests import Change, Question, Target
 
 METHOD = "leave_one_out"
 
@@ -84,6 +86,22 @@ def test_each_recommendation_can_be_chosen(answers: Answers, demo: Any, story: s
     expected = heta_lens.attribute(cache, tokens=ids, method=name, **options)
     assert last["method"] == method and found.scores.equal(expected.scores)
     assert found.signed == expected.signed == (method in ("fast", "leave_one_out effect=log_prob"))
+
+
+def test_components_are_those_of_python_and_a_long_wait_is_announced(
+    answers: Answers, story: str, written: list[int], ids: Any, cache: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, lines = ids.shape[1] - len(written), list[Any]()
+    answers.components(Question(story, written, 0), [14], False, lines.append)
+    found = answers.result(lines[-1]["result"])
+    expected = causal.components(cache, [14], position=place, tokens=ids)
+    assert isinstance(found, causal.Components) and repr(found) == repr(expected)
+    assert lines[-1]["html"] == expected.plot().fragment and lines[-1]["files"] == [".html", *expected.plot().exports]
+    monkeypatch.setattr("heta_lens.web.answers.PATIENT", 0.0)
+    answers.components(Question(story, written, 0), [14], False, lines.append)
+    assert lines[-1]["later"] > 0
+    answers.components(Question(story, written, 0), [14], True, lines.append)
+    assert repr(answers.result(lines[-1]["result"])) == repr(expected)
 
 
 def test_hetas_errors_shrink(answers: Answers, story: str) -> None:

@@ -113,8 +113,20 @@ def test_generate_explain_compare_change_and_save(
     page.get_by_label(re.compile("the other prompt, with as many tokens")).fill(story.replace("Alba", "Hana"))
     assert "With “Alba” patched at layer 0 from “In the closet" in outcome(page)
 
+    page.get_by_label("What happens to the token").select_option("resample")
+    assert "With “Alba” drawn again by the model, “jar” goes from" in outcome(page)
+    page.get_by_role("button", name="How does it get there?").click()
+    page.locator("#circuit svg").wait_for()
+    assert "How ' Alba' (" in page.locator("#circuit h2").inner_text()
     with page.expect_download() as download:
-        page.get_by_role("link", name="JSON").click()
+        page.locator("#circuit").get_by_role("link", name="SVG").click()
+    download.value.save_as(tmp_path / "circuit.svg")
+    assert (tmp_path / "circuit.svg").read_text(encoding="utf-8").startswith("<?xml")
+    pin(page, "jar")
+    assert not page.locator("#circuit").inner_text()
+
+    with page.expect_download() as download:
+        page.locator("#files").get_by_role("link", name="JSON").click()
     download.value.save_as(tmp_path / "saved.json")
     assert '"method": "leave_one_out"' in (tmp_path / "saved.json").read_text(encoding="utf-8")
 

@@ -58,9 +58,9 @@ class Fit:
 def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:
     """Choose β, γ ≥ 0 by least squares on ``g(X) - g(X with R masked) ≈ Σ_{i in R} M_i (β S_i + γ I_i)``.
 
-    R are all single tokens and 32 random sets of every prediction's context. The held-out error is of whole
-    predictions that had no part in the fit (with a single prediction, of sets that had none). ``method`` says how the
-    parts are computed; its own weights are not used. The cost per prediction is the method, and a masked forward a set.
+    R are all single tokens and 32 random sets of every prediction's context. The held-out error comes from
+    predictions that had no part in the fit (with a single prediction, from held-out sets). ``method`` says how the
+    parts are computed; its weights are not used. A prediction costs the method, and a masked forward per set.
     """
     method = Heta() if method is None else method
     if not isinstance(method, Heta):

@@ -44,7 +44,7 @@ class Heta(HetaOptions, Method):
 
     The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
     masked forward per token, and the gate arithmetic on the cache (a run for what the cache lacks). A part whose weight
-    is 0 is not computed. An option that has no effect with the others is warned of, and named in
+    is 0 is not computed. An option without effect raises a warning, and is listed in
     ``diagnostics["unused_options"]``.
 
     - ``variant``: ``full``; approximations: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
@@ -57,26 +57,27 @@ class Heta(HetaOptions, Method):
     - ``gate``: value ``flow`` to the prediction, the same for all tokens (``uniform``, 1/N), or ``none`` (1)
     - ``information``: how far masking a token moves the whole prediction (``divergence``, Eq. 3), or the drop of the
       target's own log-probability (``target``): in a sum its size; in a product its sign too, so that scores are signed
-    - ``probes``, ``seed``: random sign vectors per token, and where they come from
-    - ``groups``: how many groups of tokens share HVPs; the cross-talk between tokens of a group is taken out of the
-      curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
-    - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
+    - ``probes``, ``seed``: the number of random sign vectors per token, and the seed that draws them
+    - ``groups``: the number of groups of tokens that share HVPs; the cross-talk between tokens of a group is removed
+      from the curvature, and ``diagnostics["cross_talk"]`` is the removed amount; None probes every token alone
+    - ``support``: a token's own block of H (``block``), or its whole row of blocks (``row``, an upper bound)
     - ``norm``: ``hutchinson`` (Eq. 2), or ``entrywise`` (the appendix's norm)
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes HVPs in all (per window)
-    - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
-    - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
+    - ``layers``: the number of last layers that ``ls`` differentiates; token i is then the residual stream that enters
+      these layers at position i
+    - ``window``, ``overlap``: the number of tokens in a window, and the share that the next window repeats
     - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values; a token
       is scored where it lies most central),
       ``restrict`` (nothing is frozen: only the gate knows windows), ``chunk`` (the window is a prompt of its own)
-    - ``window_gate``: one gate (``global``), or every window's own, averaged (``per_window``)
-    - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
-    - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
-    - ``forwards``: the most runs of the information, as leave_one_out searches; None masks every token alone
-    - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
+    - ``window_gate``: one gate (``global``), or the average of a gate per window (``per_window``)
+    - ``flow``, ``value_norm``: the definition of value flow to the prediction; the order of the values' norm
+    - ``mask``, ``kl``: the replacement of a masked token's embedding; the divergence and its direction
+    - ``forwards``: the largest number of masked runs, as in leave_one_out; None masks every token alone
+    - ``interactions``: also return ``attribution.interactions``, the curvature of every pair of tokens; with
       ``groups``, small pairs are within their standard errors of 0
     - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
       products runs the blocks twice more, so that a large ``batch`` saves time
-    - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
+    - ``batch``: the number of copies of the context that run at once; fewer copies need less memory
     - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
 
