@@ -82,6 +82,8 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     page = plots.page(by["careful"], marked=evidence, note="underlined: the sentence with the answer")
     yield "page.webp", Photo(page)
     yield "tokens.webp", page
+    (lisbon,) = prediction.positions_of(" Lisbon")
+    yield "components.webp", causal.components(cache, [lisbon], tokens=tokens, scale="log_odds").plot()
     yield "comparison.webp", Photo(heta_lens.compare([*by.values()]))
     yield "reliance.webp", Photo(heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6).plot())
     prompt = model.to_tokens(WRITTEN)
