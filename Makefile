@@ -75,10 +75,9 @@ notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py, with
 	$(TL3)/python docs/executed_notebooks.py
 
 pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pages print (pages are photographed by Chromium)
-	$(TL3)/python docs/gallery.py
-	$(TL3)/python docs/story.py
-	$(TL3)/python docs/method_figure.py
-	$(TL3)/python docs/choosing_figure.py
+	$(TL3)/python -m docs.gallery
+	$(TL3)/python -m docs.story
+	$(TL3)/python -m docs.method_figure
 	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md docs/components.md
 
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/ready real-models  ## compare methods with their authors' code, and real models with llama.cpp (in environments of their own)

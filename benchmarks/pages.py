@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from PIL import Image
 
+from docs import pictures
 from heta_lens.evaluation.statistics import Estimate
 
 ROOT = Path(__file__).parents[1]
@@ -90,11 +90,10 @@ def put(page: str, title: str, body: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Save a figure as a lossless WebP file of few colours, which is small."""
+    """Save a figure for light pages and for dark pages."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=150)
-    with Image.open(drawn) as picture:
-        picture.convert("RGB").quantize(64, kmeans=3).convert("RGB").save(path, lossless=True)
+    pictures.keep(drawn.getvalue(), path)
 
 
 # ----------------------------------------------------------------------------------------------------------- CSV files

@@ -309,23 +309,17 @@ def ends_of(model: str) -> pd.DataFrame:
 
 
 def reasons() -> Any:
-    """Draw why literal HETA ranks as it does: the sink, the last token, certainty and units."""
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
-    for place, model in enumerate(MODELS):
+    """Draw what two tokens hold of the parts of literal HETA on every prompt."""
+    figure, axes = plt.subplots(figsize=(7, 2.4), layout="constrained")
+    rows = {"gate of the first token": "gate first", "information of the last token": "information last"}
+    names = [f"{name}, {model.split('-')[0]}" for name in rows for model in MODELS]
+    for row, (end, model) in enumerate((end, model) for end in rows.values() for model in MODELS):
         ends = ends_of(model)
-        style = {"color": f"C{place}", "alpha": 0.6}
-        bins = np.linspace(0, 1, 21).tolist()
-        axes[0].hist(ends["gate first"] / ends["gate sum"], bins, label=model, **style)
-        axes[1].hist(ends["information last"] / ends["information sum"], bins, **style)
-        axes[2].scatter(1 - ends["p"], ends["curvature sum"], s=8, **style)
-        axes[3].scatter(ends["information sum"], ends["curvature sum"], s=8, **style)
-    axes[0].set(title="the sink", xlabel="share of the gate on the first token", ylabel="prompts")
-    axes[1].set(title="the last token", xlabel="share of the information on the last token")
-    axes[2].set(
-        title="certainty", xlabel="1 − p of the answer", ylabel="sum of the curvature", xscale="log", yscale="log"
-    )
-    axes[3].set(title="units", xlabel="sum of the information", ylabel="sum of the curvature", yscale="log")
-    axes[1].legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=7, loc="upper right")
+        shares = ends[end] / ends[f"{end.split()[0]} sum"]
+        axes.plot(shares, row + np.linspace(-0.3, 0.3, len(shares)), "o", ms=3, alpha=0.6, color=f"C{row // 2}")
+    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+    axes.set_xlabel("share of the whole, a dot per prompt")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -16,6 +16,9 @@ sys.path.insert(0, str(ROOT))
 
 from heta_lens import api  # noqa: E402
 
+PICTURE = re.compile(
+    r'<picture><source [^>]*srcset="(?P<dark>[^"]+)"><img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)"></picture>'
+)
 ALIASES = ("TargetLike", "MethodLike", "Tokens")
 
 project, author = "heta_lens", "the heta_lens authors"
@@ -47,6 +50,11 @@ pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-con
 shutil.copytree(ROOT / "notebooks", HERE / "notebooks", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py"))
 
 
+def pictures(app: Any, page: str, source: list[str]) -> None:  # noqa: ARG001
+    """Let the pictures follow the switch of the site, and not only the system, as they do on GitHub."""
+    source[0] = PICTURE.sub(r"![\g<alt>](\g<light>){.only-light}\n![\g<alt>](\g<dark>){.only-dark}", source[0])
+
+
 def literal_blocks(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001
     """Mark indented code of a docstring as code, which Markdown takes it for and reStructuredText does not."""
     for at in reversed(range(2, len(lines))):
@@ -75,6 +83,7 @@ def captions(app: Any, page: str, template: str, context: dict[str, Any], tree: 
 
 
 def setup(app: Any) -> None:
+    app.connect("source-read", pictures)
     app.connect("html-page-context", captions, priority=900)  # after furo's own
     app.connect("autodoc-process-docstring", literal_blocks)
     app.connect("autodoc-process-signature", legible_types)

@@ -1,12 +1,13 @@
 """Make the pictures of docs/gallery.md, the README and the home page, on SmolLM2 and the demo model.
 
-    python docs/gallery.py
+    python -m docs.gallery
 
-Pages are photographed by a headless Chromium, if there is one; all other pictures are made in any case.
+Every picture is made for light and for dark pages. Pages are photographed by a headless Chromium, if there is one; all
+other pictures are made in any case.
 """
 
+import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 from rich.console import Console
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI
 
 import heta_lens
+from docs import pictures
 from heta_lens import causal, plots
 from heta_lens._util.html_view import View
 from heta_lens.data import recall
@@ -26,7 +28,6 @@ from heta_lens.evaluation import evaluate, write_report
 
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.25")
 # Methods that are compared on stories.
 COMPARED = ("heta", "leave_one_out", "attn_lrp", "integrated_gradients", "attention_rollout", "random")
 SMOLLM2 = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"  # made by `make real-models`
@@ -36,75 +37,84 @@ QUESTION = (
     f"Tom has lived in Oslo since he was born. {EVIDENCE} Their cousin Maria works in Vienna.\n"
     "Question: In which city does Julia live now?\nAnswer: Julia lives in"
 )
+WRITTEN, MORE = "Anna has a red bike, and Ben has a blue car. Ben drives his", 5  # tokens that SmolLM2 adds
 FIVE_MINUTES = (
     "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
 )
+IN_DARK = {"#ffffff": "#141414", "#222222": "#e9ebef", "#777777": "#a5adba"}  # colours of the forest plot
 STORIES, METRIC = 20, "evidence_mass"
 COLOURS = 256  # of a palette
-DARK = "--blink-settings=preferredColorScheme=0"
+SCHEMES: Any = ("light", "dark")
+WIDTH = 720  # pixels of a page: letters are as large as the text around the picture
+STILL = """.heta-view { padding: 12px } .stage, .link { margin-bottom: 0 !important }
+.bar, .hint, .more, .about, .tip, .link p, %s { display: none !important }"""
 
 
 class Photo(NamedTuple):
+    """A page, and what its photograph leaves out besides switches, hints and folded parts, as a CSS selector."""
+
     view: View
-    height: int
-    flags: tuple[str, ...] = ()
+    without: str = "button"
 
 
-def pictures() -> Iterator[tuple[str, View | Photo]]:
+def views() -> Iterator[tuple[str, View | Photo]]:
     """Every picture with its file's name."""
     if SMOLLM2.is_dir():
         yield from of_a_real_model(heta_lens.load_model(SMOLLM2))
     model = heta_lens.load_demo_model()
-    story = next(recall.stories("test", facts=4))
-    tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
-    _, cache = model.run_with_cache(tokens)
-    attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
-    yield "bars.webp", plots.bars(attribution)
-    tokens = model.to_tokens(FIVE_MINUTES)
-    yield "five_minutes.webp", Photo(heta_lens.attribute(model.run_with_cache(tokens)[1], tokens=tokens).plot(), 470)
-    tokens = model.to_tokens(story.text)
+    tokens, other = (model.to_tokens(FIVE_MINUTES.replace("box", box)) for box in ("box", "pan"))
+    cache, corrupted = (model.run_with_cache(prompt)[1] for prompt in (tokens, other))
+    attribution = heta_lens.attribute(cache, tokens=tokens, interactions=True)
+    yield "five_minutes.webp", Photo(attribution.plot())
     yield "interactions.webp", plots.matrix(attribution)
-    _, corrupted = model.run_with_cache(other)
-    yield "patching.webp", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
+    yield "patching.webp", causal.patch(cache, corrupted, " box", tokens=tokens, corrupted_tokens=other).plot()
 
 
 def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     recipe = model.to_tokens(RECIPE)
     explained = heta_lens.attribute(model.run_with_cache(recipe)[1], tokens=recipe, method="careful")
-    yield "recipe.webp", Photo(plots.page(explained), 560)
+    yield "recipe.webp", Photo(plots.page(explained))
     tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
     by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "fast", "leave_one_out")}
     prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
     evidence = prediction.positions_of(EVIDENCE)
     page = plots.page(by["careful"], marked=evidence, note="underlined: the sentence with the answer")
-    yield "page.webp", Photo(page, 560)
-    yield "page_dark.webp", Photo(page, 560, (DARK,))
+    yield "page.webp", Photo(page)
     yield "tokens.webp", page
-    yield "comparison.webp", Photo(heta_lens.compare([*by.values()]), 680)
-    reliance = heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6)
-    yield "reliance.webp", Photo(reliance.plot(), 700)
-    answered = model.to_tokens(QUESTION + reliance.answer)
-    _, cache = model.run_with_cache(answered)
-    span = heta_lens.attribute_span(cache, tokens.shape[1], tokens=answered, method="fast")
-    yield "span.webp", Photo(plots.page(span), 760)
+    (lisbon,) = prediction.positions_of(" Lisbon")
+    yield "components.webp", causal.components(cache, [lisbon], tokens=tokens, scale="log_odds").plot()
+    yield "comparison.webp", Photo(heta_lens.compare([*by.values()]))
+    yield "reliance.webp", Photo(heta_lens.context_reliance(model, QUESTION, EVIDENCE, answer=6).plot())
+    prompt = model.to_tokens(WRITTEN)
+    tokens = model.generate(prompt, max_new_tokens=MORE, do_sample=False, verbose=False)
+    _, cache = model.run_with_cache(tokens)
+    span = heta_lens.attribute_span(cache, prompt.shape[1], tokens=tokens, method="fast")
+    yield "span.webp", Photo(plots.page(span), ".card, .scale > small")
     yield "matrix.webp", plots.matrix(span)
+    yield "bars.webp", plots.bars(heta_lens.attribute(model.run_with_cache(prompt)[1], tokens=prompt), top=10)
 
 
-def photograph(photo: Photo) -> bytes:
-    with TemporaryDirectory() as folder:
-        page, png = photo.view.save(Path(folder) / "page.html"), Path(folder) / "page.png"
-        size = f"--window-size=960,{photo.height}"
-        command = [str(CHROMIUM), *FLAGS, *photo.flags, size, f"--screenshot={png}", page.as_uri()]
-        subprocess.run(command, check=True, capture_output=True)
-        return png.read_bytes()
+def photograph(photo: Photo, path: Path) -> None:
+    """Photograph the view of a page in light and in dark colours."""
+    from playwright.sync_api import sync_playwright
+
+    with TemporaryDirectory() as folder, sync_playwright() as driver:
+        address = photo.view.save(Path(folder) / "page.html").as_uri()
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme, file in zip(SCHEMES, (path, pictures.dark(path)), strict=True):
+            size: Any = {"width": WIDTH, "height": WIDTH}
+            page = browser.new_page(viewport=size, device_scale_factor=2, color_scheme=scheme)
+            page.goto(address)
+            view = page.locator(".heta-view")
+            view.locator("style").evaluate("(style, css) => { style.textContent += css; }", STILL % photo.without)
+            write(view.screenshot(), file)
+        browser.close()
 
 
-def keep(png: Any, name: str) -> None:
-    """Write a picture as a lossless WebP file of few colours, which is small."""
+def write(png: bytes, path: Path) -> None:
     with Image.open(BytesIO(png)) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
-    few.convert("RGB").save(FOLDER / name, lossless=True)
+        pictures.write(picture, path, COLOURS)
 
 
 def app_stills(model: Any) -> None:
@@ -114,12 +124,21 @@ def app_stills(model: Any) -> None:
     running = heta_lens.app(model, browser=False)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 640, "height": 640}, device_scale_factor=1.25)
+        size: Any = {"width": WIDTH, "height": WIDTH}
+        page = browser.new_page(viewport=size, device_scale_factor=2)
         page.set_default_timeout(300_000)
 
-        def still(name: str, top: str) -> None:
-            page.locator(top).evaluate("element => window.scrollTo(0, element.getBoundingClientRect().top + scrollY)")
-            keep(page.screenshot(), name)
+        def still(name: str, first: str, last: str) -> None:
+            """Photograph the page from the top of an element to the bottom of another."""
+            page.evaluate("scrollTo(0, 0)")
+            top, bottom = (page.locator(element).first.bounding_box() for element in (first, last))
+            assert top is not None and bottom is not None
+            height = bottom["y"] + bottom["height"] - top["y"] + 12
+            clip: Any = {"x": 0, "y": top["y"], "width": WIDTH, "height": height}
+            for scheme, file in zip(SCHEMES, (FOLDER / name, pictures.dark(FOLDER / name)), strict=True):
+                page.emulate_media(color_scheme=scheme)
+                write(page.screenshot(full_page=True, clip=clip), file)
+            page.emulate_media(color_scheme="light")
 
         page.goto(running.address)
         page.get_by_label("prompt", exact=True).fill(QUESTION)
@@ -130,14 +149,14 @@ def app_stills(model: Any) -> None:
         page.locator(".words button").first.click()
         page.locator("#view .strip").wait_for()
         page.locator("#stop").wait_for(state="hidden")
-        still("app_word.webp", "#answer")
+        still("app_word.webp", "#answer", "#view .stage")
         page.locator("#view .strip b", has_text="Lisbon").click()
         page.get_by_role("button", name="See").click()
         page.locator("#outcome table").wait_for()
-        still("app_what_if.webp", "#what-if")
+        still("app_what_if.webp", "#what-if", "#outcome")
         page.get_by_role("button", name="Compare").click()
         page.get_by_text("Agreement", exact=True).wait_for()
-        still("app_compare.webp", "#why")
+        still("app_compare.webp", "#why", "#view .stage")
         browser.close()
     running.stop()
 
@@ -147,9 +166,10 @@ def terminal(path: Path) -> None:
     story = next(recall.stories("test", facts=4))
     tokens = model.to_tokens(story.text)
     attribution = heta_lens.attribute(model.run_with_cache(tokens)[1], story.answer, tokens=tokens)
-    console = Console(record=True, width=100, color_system="truecolor", force_terminal=True, file=StringIO())
+    console = Console(record=True, width=86, color_system="truecolor", force_terminal=True, file=StringIO())
     console.print(plots.terminal(attribution))
-    console.save_svg(str(path), title="heta-lens attribute", theme=DEFAULT_TERMINAL_THEME)
+    for theme, file in ((DEFAULT_TERMINAL_THEME, path), (MONOKAI, pictures.dark(path))):
+        console.save_svg(str(file), title="heta-lens attribute", theme=theme, clear=False)
 
 
 def forest(path: Path) -> None:
@@ -159,17 +179,20 @@ def forest(path: Path) -> None:
         evaluate(model, prompts, COMPARED, METRIC, folder, facts={"suite": "recall"})
         write_report(folder)
         (drawn,) = (folder / "figures").glob(f"*{METRIC}.svg")
-        shutil.copyfile(drawn, path)
+        light = drawn.read_text(encoding="utf-8")
+    dark = re.sub("|".join(IN_DARK), lambda colour: IN_DARK[colour[0]], light)
+    for file, svg in ((path, light), (pictures.dark(path), dark)):
+        file.write_text(svg, encoding="utf-8")
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     forest(FOLDER / "forest.svg")
-    for name, picture in pictures():
+    for name, picture in views():
         if isinstance(picture, View):
-            keep(picture.exports[".png"](), name)
+            pictures.keep(picture.exports[".png"](), FOLDER / name, COLOURS)
         elif CHROMIUM is not None:
-            keep(photograph(picture), name)
+            photograph(picture, FOLDER / name)
     terminal(FOLDER / "terminal.svg")
     if CHROMIUM is not None and SMOLLM2.is_dir():
         app_stills(heta_lens.load_model(SMOLLM2))

@@ -1,6 +1,6 @@
 """Draw the figure of docs/method.md: a story's tokens, and what each part of HETA makes of them.
 
-python docs/method_figure.py
+python -m docs.method_figure
 """
 
 from io import BytesIO
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
-from PIL import Image
 
 import heta_lens
+from docs.pictures import keep
 from heta_lens import causal
 from heta_lens._util.text import visible
 from heta_lens.data import recall
@@ -37,7 +37,7 @@ def figure() -> Figure:
     rows["score\nM · (½ S + ½ I)\n(S and I balanced)"] = attribution.scores
     layers, count = flow.shape
     heights = [0.22 * layers, *[1] * len(rows)]
-    drawn = Figure(figsize=(10, 6.4), layout="constrained")
+    drawn = Figure(figsize=(7, 6), layout="constrained")
     first, *others = drawn.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     first.imshow(flow.numpy(), aspect="auto", cmap="Blues")
     first.set_ylabel(f"flow by layer,\n0 to {layers - 1}", rotation=0, ha="right", va="center")
@@ -62,8 +62,7 @@ def main() -> None:
     drawn = BytesIO()
     with matplotlib.rc_context({"font.size": 9}):
         figure().savefig(drawn, dpi=150, metadata={"Software": None})
-    with Image.open(drawn) as picture:
-        picture.convert("RGB").quantize(64, kmeans=3).convert("RGB").save(FILE, lossless=True)
+    keep(drawn.getvalue(), FILE)
 
 
 if __name__ == "__main__":

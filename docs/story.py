@@ -1,23 +1,23 @@
 """Make the picture of the README and the first page: a claim, its test and the mechanism, on SmolLM2.
 
-    python docs/story.py
+    python -m docs.story
 
 Chromium photographs the picture, light and dark. Every number in the picture is computed here.
 """
 
-import runpy
-import subprocess
 from html import escape
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from io import BytesIO
 from typing import Any
 
+from PIL import Image
+
 import heta_lens
+from docs import pictures
+from docs.gallery import CHROMIUM, COLOURS, FOLDER, QUESTION, SCHEMES, SMOLLM2
 from heta_lens import causal
 from heta_lens.web.answers import Answers
 from heta_lens.web.requests import Change, Question
 
-gallery = runpy.run_path(str(Path(__file__).with_name("gallery.py")))
 WIDTH, HEIGHT, SHOWN = 1200, 630, 3
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1d22; --quiet: #5b6170; --paper: #fff; --way: #2171d9; --against: #c9540a;
@@ -46,13 +46,12 @@ p.note { font-size: 14px; color: var(--quiet); margin: 4px 0 0; }
 
 
 def story(model: Any) -> str:
-    prompt = gallery["QUESTION"]
-    tokens = model.to_tokens(prompt)
+    tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
     attribution = heta_lens.attribute(cache, tokens=tokens, method="leave_one_out", effect="log_prob", mask="zero")
     best = attribution.top(1)[0]
     found = causal.components(cache, best.positions, tokens=tokens)
-    tested = Answers(model).change(Question(prompt, at=0), Change([*best.positions], "mask"))
+    tested = Answers(model).change(Question(QUESTION, at=0), Change([*best.positions], "mask"))
     most = float(best.score)
     spans = []
     for token, score, special in zip(attribution.tokens, attribution.scores.tolist(), attribution.special, strict=True):
@@ -85,16 +84,17 @@ def bar(share: float) -> str:
 
 
 def main() -> None:
-    page = story(heta_lens.load_model(gallery["SMOLLM2"]))
-    with TemporaryDirectory() as folder:
-        file, png = Path(folder) / "story.html", Path(folder) / "story.png"
-        file.write_text(page, encoding="utf-8")
-        for name, flags in {"story.webp": (), "story_dark.webp": (gallery["DARK"],)}.items():
-            options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *flags)
-            size = f"--window-size={WIDTH},{HEIGHT}"
-            command = [str(gallery["CHROMIUM"]), *options, size, f"--screenshot={png}", file.as_uri()]
-            subprocess.run(command, check=True, capture_output=True)
-            gallery["keep"](png.read_bytes(), name)
+    from playwright.sync_api import sync_playwright
+
+    path, page_of_story = FOLDER / "story.webp", story(heta_lens.load_model(SMOLLM2))
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme, name in zip(SCHEMES, (path, pictures.dark(path)), strict=True):
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+            page.set_content(page_of_story)
+            with Image.open(BytesIO(page.screenshot())) as photo:
+                pictures.write(photo, name, COLOURS)
+        browser.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heta_lens._util.target_kinds import of_logits
+from heta_lens._util.target_kinds import described, of_logits
 from heta_lens.attribution import Attribution, Result
 from heta_lens.diagnostics import Diagnostics
 
@@ -101,14 +101,18 @@ class SpanAttribution(Result):
     def summed(self) -> Attribution:
         """The targets together as an attribution, with the scores of ``through`` after a reasoning, else ``total``."""
         first, chosen = self.steps[0], {**(self.steps[0].diagnostics.chosen or {})}
-        plain = all(isinstance(step.target, int) for step in self.steps)
+        target, text = first.target, first.target_text
+        if all(isinstance(step.target, int) for step in self.steps):
+            text = "".join(self.targets)
+        elif len(asked := dict.fromkeys(described(step.target, step.target_text) for step in self.steps)) > 1:
+            target, text = frozenset(), ", ".join(asked)  # titles write the text of a set without quotes
         if self.reasoning:
             chosen["through"] = len(self.reasoning[0]), len(self.reasoning[0]) + len(self.reasoning)
         return replace(
             first,
             scores=self.through if self.reasoning else self.total,
-            target=first.target if plain else frozenset(),  # `question` prints a set as ``target_text``
-            target_text="".join(self.targets) if plain else ", ".join(dict.fromkeys(self.targets)),
+            target=target,
+            target_text=text,
             parts={},
             diagnostics=Diagnostics(
                 chosen=chosen, user_hooks=first.diagnostics.user_hooks, masked_together=_masked_together(self.steps)

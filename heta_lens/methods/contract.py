@@ -46,8 +46,18 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
         _eligible(steps[0], context, "the first of them" if isinstance(result, SpanAttribution) else "it"),
         f"{'an activation of' if read else 'next-token prediction by'} {_model(of)}, with {hooks}",
         fixed or "not known of this method",
-        _score(of, steps, method),
+        _score(of, steps, method, unit(result)),
     )
+
+
+def unit(result: Attribution | SpanAttribution) -> str:
+    """Return the unit of the scores, such as nats; empty without a unit."""
+    of, steps = result.summed, result.steps if isinstance(result, SpanAttribution) else (result.summed,)
+    method = _method(of.method.removesuffix("_adapted"), of.options)
+    if any(callable(step.target) for step in steps):  # a number of the user's, or of the model's
+        return ""
+    scale = of.options.get("effect") or (of.options.get("scale") if of.signed else None)
+    return UNITS.get(str(scale), method.unit if method else "")
 
 
 def _method(name: str, options: Mapping[str, Any]) -> type[Method] | None:
@@ -89,7 +99,7 @@ def _eligible(step: Attribution, context: str, target: str) -> str:
     return eligible + (f"; left out for display: {known.left_out}" if known.left_out else "")
 
 
-def _score(of: Attribution, steps: Sequence[Attribution], method: type[Method] | None) -> str:
+def _score(of: Attribution, steps: Sequence[Attribution], method: type[Method] | None, known: str) -> str:
     """Return what the number is: its definition, sign, options, unit and error."""
     doc = (method.__doc__ or "").split("\n\n") if method else []
     formula = score_formula(steps[0])
@@ -98,8 +108,6 @@ def _score(of: Attribution, steps: Sequence[Attribution], method: type[Method] |
     scales = {} if own else {name: of.options[name] for name in ("scale", "effect") if name in of.options}
     chosen = {**scales, **(of.diagnostics.chosen or {})}
     options = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
-    scale = scales.get("effect") or (scales.get("scale") if of.signed else None)
-    known = "" if own else UNITS.get(str(scale), method.unit if method else "")
     unit = f"in {known}" if known else "without a unit: compare within it"
     error = "± one standard error" if of.standard_errors.get("scores") is not None else "without error bars"
     return "; ".join(filter(None, [f"{of.method}: {definition.removesuffix('.')}", options, unit, error]))

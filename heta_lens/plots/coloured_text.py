@@ -7,7 +7,7 @@ from functools import cached_property
 from heta_lens.attribution import Attribution
 from heta_lens.plots.long_text import folds
 from heta_lens.plots.scales import ColouredScores, Shade, shade_of, share_note, tint
-from heta_lens.plots.titles_and_notes import headline, kicker, predicted, search_note
+from heta_lens.plots.titles_and_notes import headline, kicker, predicted, scale_name, search_note
 from heta_lens.span_attribution import SpanAttribution
 
 
@@ -15,10 +15,12 @@ from heta_lens.span_attribution import SpanAttribution
 class ColouredText(ColouredScores):
     """A text to colour, and the tokens of a span's answer, ``written``, which follow in a frame.
 
-    ``marked`` are rows of evidence, and ``note`` is a line on the evidence.
+    ``scale`` names the numbers that the colours stand for, ``marked`` are rows of evidence, and ``note`` is a line on
+    the evidence.
     """
 
     title: str
+    scale: str
     written: tuple[str, ...]
     marked: frozenset[int]
     note: str
@@ -37,7 +39,9 @@ class ColouredText(ColouredScores):
         title = f"{headline(scored)}   {kicker(scored)}"
         written = tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else ()
         rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
-        return cls(scored, special, title, written, rows, note or ("underlined: evidence" if rows else ""))
+        meaning = "blue for the target, orange against it" if scored.signed else "no direction"
+        scale = f"{scale_name(result)}, {meaning}"
+        return cls(scored, special, title, scale, written, rows, note or ("underlined: evidence" if rows else ""))
 
     @cached_property
     def folds(self) -> dict[range, str]:

@@ -22,6 +22,7 @@ from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import ColouredText, without_space
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink, tint
+from heta_lens.plots.titles_and_notes import scale_name
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -281,27 +282,32 @@ def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -
     bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, SCALE_WIDTH / WIDTH, 8 * point))
     mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
     draw_scale(figure, mappable, shown.shown, cax=bar, orientation="horizontal")
-    axes.text(SCALE_WIDTH + 24, top + 17, f"deepest colour: {shown.end:.3g}, {shown.share(shown.end)}", size=8)
+    deepest = f"deepest colour: {shown.end:.3g}, {shown.share(shown.end)}"
+    axes.text(SCALE_WIDTH + 24, top + 17, f"{drawable(shown.scale)}\n{deepest}", size=8, va="center")
 
 
 # ----------------------------------------------------------------------------------------------------------------- bars
 BAR_WIDTH, BAR_HEIGHT = 5.6, 0.2  # inches
+LEAST_BAR = 0.005  # of the axis: no bar is seen below
 
 
 def bars(attribution: Attribution | SpanAttribution, top: int = 20, *, special: bool = False) -> View:
     """Return the scores of largest size as bars, highest on top; a notebook shows the view, ``.save`` keeps it.
 
     Scores with standard errors have 95 % intervals. A span shows the sums over all targets. Special tokens and a chat
-    template's are left out, except with ``special=True``. Files: SVG, PNG, PDF, and a CSV table of every token.
+    template's are left out, except with ``special=True``, and so are bars too short to see. Files: SVG, PNG, PDF, and a
+    CSV table of every token.
     """
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
-    return picture(attribution.title, partial(bar_figure, attribution.summed, top, special=special), csv)
+    return picture(attribution.title, partial(bar_figure, attribution, top, special=special), csv)
 
 
-def bar_figure(attribution: Attribution, top: int, *, special: bool) -> Figure:
-    shown = ~attribution.hidden | special
-    largest = attribution.scores.abs().argsort(descending=True, stable=True)
-    largest = largest[shown[largest]][:top].sort().values
+def bar_figure(result: Attribution | SpanAttribution, top: int, *, special: bool) -> Figure:
+    attribution = result.summed
+    shown, scaled = ~attribution.hidden | special, scaled_tokens(attribution, special=special)
+    sizes = attribution.scores.abs()
+    largest = sizes.argsort(descending=True, stable=True)
+    largest = largest[(shown & (sizes >= LEAST_BAR * sizes[scaled].max()))[largest]][:top].sort().values
     largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
     rows, count = largest.tolist(), int(shown.sum())
     labels = [f"{quoted(attribution.tokens[row])}  {int(attribution.positions[row])}" for row in rows]
@@ -315,25 +321,24 @@ def bar_figure(attribution: Attribution, top: int, *, special: bool) -> Figure:
         axes.set_yticks(range(len(rows)), labels)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
-        _draw_bars(axes, attribution, rows)
-        _limit_axis(axes, attribution.scores[rows], scaled_tokens(attribution, special=special)[rows])
+        _draw_bars(axes, attribution, rows, scale_name(result))
+        _limit_axis(axes, attribution.scores[rows], scaled[rows])
         note = drawable("; ".join(filter(None, [which, share_note(attribution)])))
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure
 
 
-def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int]) -> None:
+def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int], label: str) -> None:
     scores = attribution.scores[rows].tolist()
     colours = [[part / 255 for part in (ORANGE if score < 0 else BLUE)] for score in scores]
     axes.barh(range(len(rows)), scores, height=0.7, color=colours)
-    label = "score"
     if attribution.standard_errors.get("scores") is not None:
         low, high = (end[rows].tolist() for end in attribution.interval())
         axes.hlines(range(len(rows)), low, high, color=INK, linewidth=0.9, label="interval")
         axes.plot([*low, *high], [*range(len(rows))] * 2, linestyle="none", marker="|", markersize=4, color=INK)
-        label = "score, with its 95% confidence interval"
+        label += ", with its 95% confidence interval"
     axes.axvline(0, color=INK, linewidth=0.6)
-    axes.set_xlabel(label)
+    axes.set_xlabel(f"{label}; below 0 against the target" if min(scores) < 0 else label)
 
 
 def _limit_axis(axes: Axes, scores: Float[Tensor, "row"], inside: Bool[Tensor, "row"]) -> None:
@@ -414,7 +419,7 @@ def span_figure(span: SpanAttribution, *, special: bool) -> Figure:
     several = "grey: not before the target; the line: where the answer begins" if len(span) > 1 else ""
     divider = sum(at < span.start for at in sources) if len(span) > 1 else 0
     note = "; ".join(filter(None, [several, share_note(summed)]))
-    return map_figure(span.title, values[:, sources], down, across, "score", note, divider, end)
+    return map_figure(span.title, values[:, sources], down, across, scale_name(span), note, divider, end)
 
 
 def pair_figure(attribution: Attribution, *, special: bool) -> Figure:
@@ -426,7 +431,8 @@ def pair_figure(attribution: Attribution, *, special: bool) -> Figure:
     rows = (~attribution.hidden | special).nonzero()[:, 0]
     values = attribution.interactions[rows][:, rows].fill_diagonal_(torch.nan)
     side = Side("token", _labels([attribution.tokens[row] for row in rows]), attribution.positions[rows].tolist())
-    return map_figure(attribution.title, values, side, side, "interaction", "grey: no pair")
+    scale = "interaction, ‖H_ij‖" if attribution.method == "heta" else "interaction"
+    return map_figure(attribution.title, values, side, side, scale, "grey: no pair")
 
 
 def _labels(tokens: Sequence[str]) -> tuple[str, ...]:

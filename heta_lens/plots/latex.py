@@ -110,4 +110,4 @@ def _caption(shown: ColouredText) -> str:
     box = "\\colorbox{{{}}}{{\\strut\\hspace{{1.2em}}}} {}"
     below = [box.format("hetabelow", f"$-{end:.3g}$")] if bool((shown.shown < 0).any()) else []
     above = box.format("hetaabove", f"${end:.3g}$, which is {escaped(shown.share(end))}")
-    return "\\quad\n".join([*below, "white is 0", above])
+    return f"{escaped(shown.scale)}: " + "\\quad\n".join([*below, "white is 0", above])

@@ -13,6 +13,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import share_of
 from heta_lens.span_attribution import SpanAttribution
 
+MOST = 2 / 3  # the share of the score above which a single value would hide the others
 SINK = 0.25  # the share of the score above which a word that begins the text is called an attention sink
 
 
@@ -42,9 +43,13 @@ def tint(shade: Shade) -> Shade:
 
 
 def deepest(values: Float[Tensor, "pos"]) -> float:
-    """Return the size with the deepest colour: twice the second largest size, so that one outlier bleaches nothing."""
+    """Return the size with the deepest colour: the largest, or twice the second where the largest holds `MOST`.
+
+    Then the one value that holds most does not bleach the others.
+    """
     sizes = values.abs().sort(descending=True).values.tolist()
-    return (min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]) or 1.0
+    alone = len(sizes) > 1 and sizes[1] and sizes[0] > MOST * sum(sizes)
+    return (2 * sizes[1] if alone else sizes[0]) or 1.0
 
 
 def sink(attribution: Attribution) -> Bool[Tensor, "pos"]:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
+from heta_lens._util.providers import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
@@ -56,13 +57,19 @@ def kicker(attribution: Attribution) -> str:
     return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))
 
 
+def scale_name(result: Attribution | SpanAttribution) -> str:
+    """Return what the numbers of a scale are: the scores of a method or preset, with the unit if there is one."""
+    unit = provided("contract").unit(result)
+    return f"score of {_name(result.summed)[0]}" + f" in {unit}" * bool(unit)
+
+
 def headline(attribution: Attribution) -> str:
     """Return the question without options, which have another place on a page."""
     target, texts = attribution.target, attribution.target_text
     if callable(target):
         return f"Why {described(target, texts)}?"
     both = zip(sides(target), texts if isinstance(texts, tuple) else (texts,), strict=True)
-    written = [own if isinstance(side, frozenset) and side else f"“{bare(own)}”" for side, own in both]
+    written = [own if isinstance(side, frozenset) else f"“{bare(own)}”" for side, own in both]
     rank = attribution.diagnostics.target_rank
     unlikely = f" (rank {rank}, not predicted)" if isinstance(rank, int) and rank > 1 else ""
     return f"Why {cut(' rather than '.join(written), 120)}{unlikely}?"

@@ -93,10 +93,10 @@
   const bareName = unit => unitName(unit).replace(/^“ +(?=.)/, "“").replace(" (last)", "");
 
   const height = data.by_size ? Math.abs : number => number;
-  /** Where colour is deepest: twice the second largest size, so that one outlier does not bleach the rest. */
+  /** Where colour is deepest: the largest size, or twice the second where the largest holds most (see `scales.deepest`). */
   const deepest = values => {
-    const [largest = 0, second] = values.map(Math.abs).sort((a, b) => b - a);
-    return (second ? Math.min(largest, 2 * second) : largest) || 1;
+    const sizes = values.map(Math.abs).sort((a, b) => b - a), [largest = 0, second] = sizes;
+    return (second && largest > total(sizes) * 2 / 3 ? 2 * second : largest) || 1;
   };
   /** Where a first word that holds more than a quarter is an attention sink, the scale is that of all others. */
   const sinkOf = values => data.first.find(row => Math.abs(values[row]) > total(values.map(Math.abs)) / 4);
@@ -302,7 +302,7 @@
       : [signed ? `against ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? " for" : ""}`];
     line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
     const notes = several
-      ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest"]
+      ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest where one token holds two thirds"]
       : [first.view.what, ...beyond(first), over(first).length && "the scale ends at twice the second largest",
         hiddenKinds.has("first token") && `hidden: ${percent(first.hidden)}`, measured && "dotted: not measured alone"].filter(Boolean);
     if (notes.length) line.append(make("small", notes.join(" · ")));

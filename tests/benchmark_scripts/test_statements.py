@@ -17,10 +17,10 @@ NO_RESULT = (  # names, and what the protocol fixes
 
 
 def paragraphs(text: str, link: str = "") -> Iterator[str]:
-    """Yield the prose with a link, without tables, headings, code and addresses: each paragraph or item on one line."""
+    """Yield the prose with a link, without tables, headings, pictures, code and addresses, each part on one line."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for part in re.split(r"\n\s*\n|\n(?=- )", text):
-        if not part.startswith(("|", "#")) and link in part:
+        if not part.startswith(("|", "#", "<picture>")) and link in part:
             yield " ".join(re.sub(r"\]\([^)]*\)", "]", part).split())
 
 

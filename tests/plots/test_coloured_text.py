@@ -116,6 +116,13 @@ def test_special_tokens_have_no_colour_and_a_line_says_what_they_hold() -> None:
     assert sunk.end == 2 and sunk.notes == ["'The' (first token) holds 75% of the score: attention sink"]
 
 
+@pytest.mark.parametrize(("scores", "end"), [([2.0, -6.0, 2.0], 6), ([2.0, -9.0, 2.0], 4), ([0.0, 9.0, 0.0], 9)])
+def test_a_scale_ends_at_the_largest_score_unless_one_token_holds_two_thirds(scores: list[float], end: float) -> None:
+    shown = ColouredText.of(attribution(["a", " b", " c"], scores, signed=True))
+    assert shown.end == end and shown.beyond.startswith("' b' at 1 is beyond") == (end == 4)
+    assert ColouredText.of(attribution(["The", " cat", " sat"], [9.0, 4.0, 2.0])).end == 4, "a sink sets no scale"
+
+
 @pytest.fixture
 def looking() -> Iterator[None]:
     """Drawn as in files: letters are as wide as measured."""

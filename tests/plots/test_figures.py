@@ -29,7 +29,9 @@ from heta_lens.plots.figures import (
     pair_figure,
     patch_grid,
     span_figure,
+    token_figure,
 )
+from heta_lens.plots.latex import escaped, latex
 from heta_lens.plots.scales import shade_of, tint
 
 
@@ -130,6 +132,19 @@ def test_bars_are_the_scores_highest_first() -> None:
     assert f"all 6 tokens; {held} 47% of the score" in texts(drawn(attribution()))
     low, high = figure.axes[0].get_ylim()
     assert low > high, "the first on top"
+    assert figure.axes[0].get_xlabel() == "score of heta; below 0 against the target"
+    assert labels(drawn(attribution(scores=[0, 1000, 3, 6, 0, 0]))) == ["'The'  1", "' s'  3"], "no empty bars"
+
+
+def test_a_scale_names_method_and_unit() -> None:
+    signed = attribution(method="leave_one_out", options={"effect": "log_prob", "mask": "zero"}, signed=True)
+    named = "score of leave_one_out in nats"
+    assert drawn(signed).axes[0].get_xlabel() == named
+    assert any(text.startswith(f"{named}, blue for the target") for text in texts(token_figure(signed)))
+    assert escaped(f"{named}, blue for the target") in latex(signed)
+    steps = SpanAttribution((signed, signed), (*signed.tokens, "a"))
+    assert named in texts(span_figure(steps, special=False))
+    assert any(text.startswith("score of heta, no direction") for text in texts(token_figure(attribution())))
 
 
 def test_the_axis_goes_to_the_largest_score_but_that_of_a_sink() -> None:
@@ -149,7 +164,7 @@ def test_error_bars_are_the_interval() -> None:
     highest = shown.scores.argsort(descending=True)
     low, high = (end[highest] for end in shown.interval())
     torch.testing.assert_close(ends, torch.stack([low, high], 1), check_dtype=False)
-    assert "score, with its 95% confidence interval" in texts(figure)
+    assert "score of heta, with its 95% confidence interval" in texts(figure)
 
 
 # -------------------------------------------------------------------------------------------------------- matrix figure

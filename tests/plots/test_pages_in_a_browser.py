@@ -243,7 +243,7 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("scores", "ends"),
-    [([0.0, 9.0, 1.0], ["0", "≥ 2"]), ([1.0, -9.0, 0.0], ["against ≤ −2", "2 for"]), ([0.0, 3.0, 2.0], ["0", "3"])],
+    [([0.0, 9.0, 1.0], ["0", "≥ 2"]), ([1.0, -9.0, 0.0], ["against ≤ −2", "2 for"]), ([2.0, 6.0, 2.0], ["0", "6"])],
 )
 def test_a_scale_says_where_scores_go_beyond_it(scores: list[float], ends: list[str], tmp_path: Path) -> None:
     made = written(["a", "b", "c"], scores, signed=min(scores) < 0)

@@ -14,10 +14,10 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import explain
 from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
-from heta_lens import Attribution
+from heta_lens import Attribution, SpanAttribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.scales import share_note
-from heta_lens.plots.titles_and_notes import score_formula
+from heta_lens.plots.titles_and_notes import headline, score_formula
 
 
 # ----------------------------------------------------------------------------------------------------- attribution text
@@ -25,6 +25,15 @@ def test_no_line_can_steer_a_terminal():
     made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
     assert not set(repr(made)) & set("\x1b\u202e\x9b")
     assert repr(made).startswith("␛[2Jheta⏎heta: why ' down'?")
+
+
+def test_a_span_has_the_titles_of_its_contrasts():
+    first, second = (attribution(target=(1, 2), target_text=pair) for pair in ((" Rome", " Paris"), (" it", " her")))
+    alone, both = (SpanAttribution(steps, (*first.tokens, " Rome")) for steps in ((first,), (first, second)))
+    assert headline(alone.summed) == headline(first) == "Why “Rome” rather than “Paris”?"
+    assert alone.title == first.title == "heta: why ' Rome' rather than ' Paris'?"
+    assert headline(both.summed) == "Why ' Rome' rather than ' Paris', ' it' rather than ' her'?"
+    assert both.title == "heta: why ' Rome' rather than ' Paris', ' it' rather than '…?"
 
 
 # ------------------------------------------------------------------------------------------------------- in a terminal
