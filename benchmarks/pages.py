@@ -20,7 +20,7 @@ from heta_lens.evaluation.statistics import Estimate
 ROOT = Path(__file__).parents[1]
 CSV = Path(__file__).with_name("tables")
 IN_DOCS = "results"
-BESIDE = "browser coverage growth memory peers probes real speed startup throughput"
+BESIDE = "browser components coverage growth memory peers probes real speed startup throughput"
 PAGES = {name: ROOT / "docs" / f"{name}.md" for name in IN_DOCS.split()} | {
     name: ROOT / "benchmarks" / f"{name.upper()}.md" for name in BESIDE.split()
 }
