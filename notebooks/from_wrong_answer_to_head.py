@@ -72,7 +72,7 @@ for gap, prompt, wrong, right in close:
     why = heta_lens.attribute(cache, (wrong, right), tokens=tokens, method="leave_one_out", effect="log_prob")
     token = why.top(1)[0].positions[0]
     how = causal.components(cache, [token], (wrong, right), tokens=tokens, direction="knock_out", verify=16)
-    head = how.top(16)[how.route[0]]
+    head = how.route[0]
     after = log_probs(prompt.text, without(head.layer, head.head))
     words = [model.tokenizer.decode([each]).strip() for each in (wrong, right, int(after.argmax()))]
     moved = float(after[wrong] - after[right])

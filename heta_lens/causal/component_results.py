@@ -146,7 +146,7 @@ class Components:
             )
             for row, each in enumerate(self.top(len(self.found)))
         ]
-        return Circuit(self.tokens, self.positions, len(self.estimates), self.answer, nodes, self.route)
+        return Circuit(self.tokens, self.positions, len(self.estimates), self.answer, nodes, self.rows_of_route)
 
     def attention(self, cache: Any) -> View:
         """Show the patterns of the `heads` in the cache of the clean run, by circuitsvis."""
@@ -185,12 +185,18 @@ class Components:
         return (self.sign * self.sources.sum(-1)).argmax(-1).tolist()
 
     @property
-    def route(self) -> list[int]:
-        """Places in ``found`` of the heads on the way from the changed tokens to the last one.
+    def route(self) -> list[Component]:
+        """The patched heads on the way from the changed tokens to the last one.
 
         From the best head at the last token, each head leads to the position that it took most from, and there to the
         best head of an earlier layer, until a changed token is reached or no head with an effect was found.
         """
+        best = self.top(len(self.found))
+        return [best[row] for row in self.rows_of_route]
+
+    @property
+    def rows_of_route(self) -> list[int]:
+        """Rows of the `route` in ``found``."""
         way, at, below, helping = list[int](), len(self.tokens) - 1, len(self.estimates), self.sign * self.effects > 0
         heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if helping[row]]
         heads = [(layer, place, row) for layer, place, column, row in heads if column < self.heads_per_layer]
@@ -217,11 +223,10 @@ class Components:
     @property
     def way(self) -> str:
         """The route in words, and the share of the change that its heads account for together."""
-        best, last = self.top(len(self.found)), len(self.tokens) - 1
-        heads = [best[row] for row in self.route]
+        heads, last = self.route, len(self.tokens) - 1
         if not heads:
             return "No head on a route to the last token was found."
-        begin, it = self.read_most[self.route[0]], "it" if len(heads) == 1 else "together they"
+        begin, it = self.read_most[self.rows_of_route[0]], "it" if len(heads) == 1 else "together they"
         names = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
         arrows = " → ".join([f"{self.tokens[begin]!r} ({begin})", *names])
         return f"Route: {arrows}; {it} {VERBS[self.direction][len(heads) == 1]} {self.route_share:.0%}."

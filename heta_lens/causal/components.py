@@ -135,7 +135,8 @@ def components(
             options={"steps": steps, "verify": verify, "share": float(share), "seed": seed},
             forwards=0,
         )
-        on_route = float(pair.gains(direction, found, [result.route])) / pair.total if result.route else 0.0
+        route = result.rows_of_route
+        on_route = float(pair.gains(direction, found, [route])) / pair.total if route else 0.0
         return replace(result, route_share=on_route, forwards=work.ran["forwards"])
 
 

@@ -442,7 +442,11 @@ def test_a_rising_number_is_carried_by_what_raises_it() -> None:
     falling, rising = sorted((falling, rising), key=lambda result: result.sign, reverse=True)
     assert (falling.sign, rising.sign) == (1, -1) and relative(rising.estimates, -falling.estimates) < 1e-9
     assert relative(rising.effects, -falling.effects) < 1e-9 and rising.together == pytest.approx(falling.together)
-    assert torch.equal(rising.found, falling.found) and rising.route == falling.route and rising.effects[0] < 0
+    assert (
+        torch.equal(rising.found, falling.found)
+        and rising.rows_of_route == falling.rows_of_route
+        and rising.effects[0] < 0
+    )
     assert [node[:3] for node in rising.at_changed(4)] == [node[:3] for node in falling.at_changed(4)]
 
 
@@ -454,7 +458,9 @@ def test_a_route_leads_from_head_to_head(story: Components) -> None:
     def route(read_most: Sequence[int], **other: Any) -> list[int]:
         sources = torch.zeros(7, 9, 2)
         sources[range(7), read_most] = torch.tensor([0.5, 0.5])
-        return replace(story, **{**blank, "found": found, "effects": effects, "sources": sources, **other}).route
+        return replace(
+            story, **{**blank, "found": found, "effects": effects, "sources": sources, **other}
+        ).rows_of_route
 
     assert route([8, 5, 5, 4, 3, 3, 3]) == [6, 3, 1]  # not by the MLP
     assert route([8, 5, 5, 7, 3, 3, 3]) == [3, 1]  # no head was found at 7
@@ -469,7 +475,7 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
     model = build()
     result = found(model, verify=EVERY)
     assert result.route
-    expected = plain_effect(model, "restore", result.found[result.route].tolist())
+    expected = plain_effect(model, "restore", result.found[result.rows_of_route].tolist())
     assert result.route_share == pytest.approx(expected / (result.clean - result.changed), abs=1e-6)
 
 

@@ -107,7 +107,7 @@ def test_effects_are_those_of_whole_runs(name: str, build: Callable[[], Any], di
     assert effects == sorted(effects, reverse=change > 0)
     together = [oracle.effect(*nodes(found)[:k]) / change for k in range(1, len(found.together) + 1)]
     assert list(found.together) == pytest.approx(together, abs=exact)
-    route = [nodes(found)[place] for place in found.route]
+    route = [nodes(found)[place] for place in found.rows_of_route]
     assert found.route_share == pytest.approx(oracle.effect(*route) / change if route else nan, abs=exact, nan_ok=True)
 
 
