@@ -18,6 +18,7 @@ from heta_lens.span_attribution import SpanAttribution
 
 LAST = " (last)"  # the mark of the token that the prediction is read from
 BAR_CELLS = 30
+FAINT = 0.03  # a depth that is hardly seen: such tokens keep the terminal's own colours
 CHIPS = 6  # colours of the legend per sign
 INDENT = 2
 TAB = "→   "
@@ -85,7 +86,8 @@ def _prompt(colours: ColouredScores, marked: Collection[int]) -> Text:
             continue
         shown = legible(token, keep="\n").replace("\n", "⏎\n").replace("\t", TAB)
         look = " underline" * (position in marked) + " italic" * (has_colour and not alone[row])
-        line.append(shown, style=(paper(depth) if has_colour else "dim") + look)
+        colour = paper(depth) if abs(depth) >= FAINT else ""
+        line.append(shown, style=(colour if has_colour else "dim") + look)
     return line
 
 

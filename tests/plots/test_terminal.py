@@ -141,6 +141,11 @@ def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
     assert f"48;2;{red};{green};{blue}m cat" in coloured and "\x1b[2m<bos>\x1b[0m" in coloured
 
 
+def test_a_token_without_score_keeps_the_terminals_colours() -> None:
+    coloured = shown(made_by_hand(scores=[0.0, 0.0, 5.0, 0.1, 0.0, 0.0]), "truecolor", special=False)
+    assert re.search(r"48;2;[\d;]+m cat", coloured) and not re.search(r"48;2;[\d;]+m(The| sat)", coloured)
+
+
 # ------------------------------------------------------------------------------------------------------- terminal table
 def lines_of(table: Table, width: int) -> list[str]:
     """As a terminal without colours shows a table."""
