@@ -51,8 +51,9 @@ shutil.copytree(ROOT / "notebooks", HERE / "notebooks", dirs_exist_ok=True, igno
 
 
 def pictures(app: Any, page: str, source: list[str]) -> None:  # noqa: ARG001
-    """Let the pictures follow the switch of the site, and not only the system, as they do on GitHub."""
-    source[0] = PICTURE.sub(r"![\g<alt>](\g<light>){.only-light}\n![\g<alt>](\g<dark>){.only-dark}", source[0])
+    """Let the pictures follow the switch of the site, and not only the system, and find notebooks, as GitHub does."""
+    text = source[0].replace("](../notebooks/", "](notebooks/")
+    source[0] = PICTURE.sub(r"![\g<alt>](\g<light>){.only-light}\n![\g<alt>](\g<dark>){.only-dark}", text)
 
 
 def literal_blocks(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001

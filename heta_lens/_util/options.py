@@ -108,7 +108,7 @@ def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int
     """Return positions as plain numbers, all of them for None; ``of`` names the sequence in the error message."""
     if positions is None:
         return [*range(count)]
-    if not isinstance(positions, Iterable) or getattr(positions, "ndim", 1) == 0:
+    if not isinstance(positions, Iterable) or isinstance(positions, str) or getattr(positions, "ndim", 1) == 0:
         raise TypeError(f"{name}={positions!r} is not a list of positions: write [3] for one, [3, 4] for two")
     places = list(positions)
     if not places:

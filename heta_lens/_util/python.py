@@ -81,7 +81,9 @@ def check_extra(name: str, needed_by: str) -> None:
     """Refuse a feature whose package is not installed, before work begins."""
     if find_spec(name) is None:
         package, extra = EXTRAS[name]
-        raise ImportError(f"{needed_by} needs {package}, which is not installed: pip install 'heta-lens[{extra}]'")
+        raise ImportError(
+            f"{needed_by} needs {package}, which is not installed: pip install '.[{extra}]' in its folder"
+        )
 
 
 def extra(name: str, needed_by: str) -> Any:

@@ -155,7 +155,9 @@ class Components:
         patterns = Activations.of(cache).tensors
         if missing := {pattern_name(layer) for layer, _ in heads} - {*patterns}:
             raise ValueError(f"the cache has no {min(missing)}: run the model with run_with_cache(tokens) once more")
-        n = len(self.tokens)
+        n, cached = len(self.tokens), patterns[pattern_name(heads[0][0])].shape[-1]
+        if cached < n:
+            raise ValueError(f"the cache has {cached} positions, and these components are of a prompt of {n} tokens")
         shown = torch.stack([patterns[pattern_name(layer)][head, :n, :n] for layer, head in heads])
         names = [f"L{layer}H{head}" for layer, head in heads]
         return circuitsvis_heads(f"Heads from {self.changed_tokens} to {self.answer}", self.tokens, names, shown)
@@ -181,15 +183,16 @@ class Components:
 
     @property
     def read_most(self) -> list[int]:
-        """The source position that each patched component took most from."""
-        return (self.sign * self.sources.sum(-1)).argmax(-1).tolist()
+        """The source position that each patched component took most from; nothing differs before the changed tokens."""
+        first = min(self.positions)
+        return (first + (self.sign * self.sources.sum(-1))[:, first:].argmax(-1)).tolist()
 
     @property
     def route(self) -> list[Component]:
         """The patched heads on the way from the changed tokens to the last one.
 
         From the best head at the last token, each head leads to the position that it took most from, and there to the
-        best head of an earlier layer, until a changed token is reached or no head with an effect was found.
+        best head of an earlier layer, until a changed token is reached. Empty if no patched head leads on.
         """
         best = self.top(len(self.found))
         return [best[row] for row in self.rows_of_route]
@@ -204,7 +207,7 @@ class Components:
             below, _, row = here[0]
             way.insert(0, row)
             at = self.read_most[row]
-        return way
+        return way if at in self.positions else []
 
     @property
     def changed_tokens(self) -> str:
@@ -225,7 +228,7 @@ class Components:
         """The route in words, and the share of the change that its heads account for together."""
         heads, last = self.route, len(self.tokens) - 1
         if not heads:
-            return "No head on a route to the last token was found."
+            return "No route of patched heads leads from there to the last token."
         begin, it = self.read_most[self.rows_of_route[0]], "it" if len(heads) == 1 else "together they"
         names = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
         arrows = " → ".join([f"{self.tokens[begin]!r} ({begin})", *names])
@@ -233,8 +236,8 @@ class Components:
 
     def __repr__(self) -> str:
         first = ", ".join(map(repr, self.top(max(1, len(self.together)))[:SHOWN]))
-        correlation = f"rank correlation with the estimates {self.correlation:.2f}"
-        return f"{self.claim}\n{self.way}\nLargest effects: {first}; {correlation}"
+        known = "" if isnan(self.correlation) else f"; rank correlation with the estimates {self.correlation:.2f}"
+        return f"{self.claim}\n{self.way}\nLargest effects: {first}{known}"
 
     def _component(self, place: Sequence[int], effect: float = nan) -> Component:
         layer, position, column = place

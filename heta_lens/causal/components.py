@@ -28,7 +28,7 @@ from heta_lens._util.options import (
     is_whole,
 )
 from heta_lens._util.work import count, working
-from heta_lens.causal.component_results import Components, Direction
+from heta_lens.causal.component_results import SHOWN, Components, Direction
 from heta_lens.causal.patching import shares_in_order
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import head_outputs_name, pattern_name, values_name
@@ -101,7 +101,10 @@ def components(
         later = torch.arange(len(prediction)) > min(places)
         later[places] = False
         if not later.any():
-            raise ValueError(f"no token after position {min(places)} stays as it is: change fewer tokens")
+            raise ValueError(
+                f"no token after position {min(places)} stays as it is, so nothing has to carry the change: leave out "
+                "the last token, from which the prediction is read"
+            )
         pair = two_runs(prediction, names, changed, direction, steps, scale, batch)
         estimates = pair.estimates()
         found, effects = verified(pair, direction, highest(pair, estimates, later, verify))
@@ -157,7 +160,10 @@ def changed_embeddings(
     listed = not (vector or isinstance(change, str) or is_whole(change))
     if seed and not (isinstance(change, str) and change == "resample"):
         raise ValueError(f"seed={seed!r} is for change='resample', not for change={brief(change)}")
-    ids = torch.as_tensor(change).flatten().tolist() if listed else []
+    try:
+        ids = torch.as_tensor(change).flatten().tolist() if listed else []
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"change={brief(change)} is neither a mask nor a list of token ids") from None
     if positions is None:
         if len(ids) != n:
             raise ValueError(f"positions=None needs the ids of a counterfactual prompt of {n} tokens as change=")
@@ -170,7 +176,8 @@ def changed_embeddings(
         for token in wanted:
             check_token("change", token, prediction.adapter.vocabulary)
         rows = prediction.adapter.embedding_table(wanted)
-        described = ", ".join(repr(prediction.tokenizer.write(token)) for token in wanted)
+        texts = [repr(prediction.tokenizer.write(token)) for token in wanted]
+        described = ", ".join(texts[:SHOWN] + [f"{len(texts) - SHOWN} more"] * (len(texts) > SHOWN))
     elif isinstance(change, str) and change == "resample":
         rows, described = next(redrawn(prediction, 1, seed))[places], "resampled tokens"
     else:

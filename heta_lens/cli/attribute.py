@@ -253,7 +253,7 @@ def demo(
 ) -> None:
     """Explain an answer of the small demo model.
 
-    The model ships with heta_lens, and answers the README's question about a short story.
+    The model ships with heta_lens, and answers a question about a short story.
     """
     files = views.Files(html=html)
     files.check()

@@ -18,7 +18,7 @@ from heta_lens.plots.scales import BLUE, ORANGE
 KEY = (
     "Circles are heads, squares are MLPs; their area is the effect of patching them alone (orange: against). "
     "A line leads from the token that a head took most from. The thick line is the route. "
-    "Grey components are not among those that were patched together."
+    "Grey components are not among those that were patched together; names go from left to right."
 )
 WAY, AGAINST = ("#" + bytes(shade).hex() for shade in (BLUE, ORANGE))
 THEMED = {  # colours of the figure, and what they are called in a page
@@ -28,7 +28,17 @@ THEMED = {  # colours of the figure, and what they are called in a page
     WAY: "var(--way)",
     AGAINST: "var(--against)",
 }
-LEAST_WIDTH, MOST_WIDTH, COLUMN, LAYER, LEAST_HEIGHT, MARGIN = 3.9, 7.0, 0.34, 0.11, 1.4, 1.4  # inches
+LEAST_WIDTH, MOST_WIDTH, COLUMN, LAYER, LEAST_HEIGHT, MOST_HEIGHT, MARGIN = (
+    3.9,
+    7.0,
+    0.34,
+    0.17,
+    1.4,
+    4.0,
+    1.4,
+)  # inches
+NEXT = 0.3  # columns between components of one layer and position
+MANY = 12  # changed tokens that are all shown
 LARGEST = 130.0  # square points, of the largest effect
 SMALLEST = 0.05  # of the largest effect: smaller components are not drawn
 GAP = 1.6  # columns between tokens that do not follow one another
@@ -71,48 +81,61 @@ class Circuit:
         return svg[svg.index("<svg") :]
 
     def figure(self, title: str = "") -> Figure:
-        most = max(abs(node.effect) for node in self.nodes)
-        drawn = {at: node for at, node in enumerate(self.nodes) if abs(node.effect) >= SMALLEST * most}
-        drawn |= {at: self.nodes[at] for at in self.route}
-        places = {*self.changed, len(self.tokens) - 1}
-        places |= {place for node in drawn.values() for place in (node.position, node.read) if place is not None}
-        across = _columns(sorted(places))
-        width = min(MOST_WIDTH, max(LEAST_WIDTH, COLUMN * across[max(places)] + MARGIN))
+        most = max(abs(node.effect) for node in self.nodes) or 1.0
+        seen = [node.together or abs(node.effect) >= SMALLEST * most for node in self.nodes]
+        drawn = {at: node for at, node in enumerate(self.nodes) if seen[at] or at in self.route}
+        read = {place for node in drawn.values() for place in (node.position, node.read) if place is not None}
+        changed = self.changed if len(self.changed) <= MANY else (self.changed[0], self.changed[-1])
+        rows = dict[tuple[int, int], list[int]]()
+        for at, node in drawn.items():
+            rows.setdefault((node.layer, node.position), []).append(at)
+        across = _columns(sorted({*changed, len(self.tokens) - 1, *read}), rows)
+        low = max(0, min((node.layer for node in drawn.values()), default=0) - 2)
+        width = min(MOST_WIDTH, max(LEAST_WIDTH, COLUMN * across[max(across)] + MARGIN))
         lines = [line for part in title.split("\n") for line in wrap(drawable(part), round(width * 17))]
         names = {place: drawable(cut(self.tokens[place].strip() or repr(self.tokens[place]), 14)) for place in across}
         labels = [f"{name}  {place}" for place, name in names.items()]
         with figure_style([*lines, *labels, drawable(self.answer)]):
-            size = (width, max(LEAST_HEIGHT, LAYER * self.layers) + MARGIN + 0.14 * len(lines))
+            height = min(MOST_HEIGHT, max(LEAST_HEIGHT, LAYER * (self.layers - low)))
+            size = (width, height + MARGIN + (0.14 * len(lines) + 0.5) * bool(title))
             figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=size, layout="constrained")
             axes = figure.subplots()
             figure.patch.set_visible(bool(title))  # a page has its own background
             if lines:
                 axes.set_title("\n".join(lines), loc="left", fontsize=8, pad=24)
-            self._draw_frame(axes, across, labels)
-            self._draw_lines(axes, across, drawn, most)
-            self._draw_nodes(axes, across, drawn, most)
+                key = "\n".join(wrap(KEY, round(width * 21)))
+                figure.supxlabel(key, x=0.01, ha="left", fontsize=6.5, color=QUIET)
+            self._draw_frame(axes, across, labels, low, max(map(len, rows.values()), default=0))
+            self._draw_lines(axes, across, drawn, most, low)
+            for at, here in rows.items():
+                self._draw_row(axes, across[at[1]], here, most)
         return figure
 
-    def _draw_frame(self, axes: Axes, across: Mapping[int, float], labels: Sequence[str]) -> None:
+    def _draw_frame(
+        self, axes: Axes, across: Mapping[int, float], labels: Sequence[str], low: int, widest: int
+    ) -> None:
         end, last = self.layers, across[len(self.tokens) - 1]
         for place, column in across.items():
-            axes.plot([column] * 2, [-1, end], color=INK, alpha=0.15, linewidth=0.8, zorder=0)
+            axes.plot([column] * 2, [low - 1, end], color=INK, alpha=0.15, linewidth=0.8, zorder=0)
             if place in self.changed:
-                axes.plot(column, -1, marker="^", color=WAY, markersize=6, clip_on=False)
+                axes.plot(column, low - 1, marker="^", color=WAY, markersize=6, clip_on=False)
         axes.plot(last, end, marker="^", color=INK, markersize=6, clip_on=False)
-        axes.text(last, end + 0.9, drawable(self.answer), ha="center" if len(self.answer) < 12 else "right", fontsize=9)
+        answer = drawable(cut(self.answer, 40))
+        axes.text(last, end + 0.9, answer, ha="center" if len(answer) < 12 else "right", fontsize=9)
         axes.set_xticks([*across.values()], labels, rotation=50, ha="right", rotation_mode="anchor")
         for tick, place in zip(axes.get_xticklabels(), across, strict=True):
             tick.set_color(WAY if place in self.changed else INK)
-        axes.set_yticks(range(0, end, max(1, end // 6)))
+        axes.set_yticks(range(low, end, max(1, (end - low) // 6)))
         axes.set_ylabel("layer")
-        axes.set_xlim(-0.7, last + 1.8)
-        axes.set_ylim(-1.2, end)
+        axes.set_xlim(-0.7, last + NEXT * widest + 1.5)
+        axes.set_ylim(low - 1.2, end)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.patch.set_alpha(0)
 
-    def _draw_lines(self, axes: Axes, across: Mapping[int, float], drawn: Mapping[int, Node], most: float) -> None:
+    def _draw_lines(
+        self, axes: Axes, across: Mapping[int, float], drawn: Mapping[int, Node], most: float, low: int
+    ) -> None:
         for node in drawn.values():
             if node.read is not None and node.read != node.position:
                 ends = [across[node.read], across[node.position]], [node.layer - 0.8, node.layer]
@@ -120,7 +143,7 @@ class Circuit:
                 axes.plot(*ends, linewidth=0.4 + 1.6 * abs(node.effect) / most, zorder=1, **look)
         way = [self.nodes[at] for at in self.route]
         if way and (begin := way[0].read) is not None:
-            points = [(across[begin], -1.0)]
+            points = [(across[begin], low - 1.0)]
             for node in way:
                 points += [(points[-1][0], node.layer - 0.8), (across[node.position], float(node.layer))]
             points.append((points[-1][0], float(self.layers)))
@@ -128,31 +151,28 @@ class Circuit:
                 *zip(*points, strict=True), color=WAY, linewidth=2.6, alpha=0.85, zorder=2, solid_joinstyle="round"
             )
 
-    def _draw_nodes(self, axes: Axes, across: Mapping[int, float], drawn: Mapping[int, Node], most: float) -> None:
-        rows = dict[tuple[int, int], list[tuple[int, Node]]]()
-        for at, node in drawn.items():
-            rows.setdefault((node.layer, node.position), []).append((at, node))
-        for (layer, position), here in rows.items():
-            here.sort(key=lambda each: (not each[1].together, -abs(each[1].effect)))
-            for number, (_, node) in enumerate(here):
-                grey = not node.together
-                colour = AGAINST if node.effect < 0 else QUIET if grey else INK
-                axes.scatter(
-                    across[position] + 0.3 * number, layer, s=max(9.0, LARGEST * abs(node.effect) / most),
-                    marker="s" if node.read is None else "o", color=colour, alpha=0.55 if grey else 1,
-                    edgecolors="#ffffff", linewidths=0.7, zorder=3,
-                )  # fmt: skip
-            named = [node.name for at, node in here if node.together or at in self.route]
-            if named:
-                right = across[position] + 0.3 * (len(here) - 1) + 0.05 + sqrt(LARGEST) / 72 / COLUMN / 2
-                halo = extra("matplotlib.patheffects", NEEDED_BY).withStroke(linewidth=2, foreground="#ffffff")
-                text = f"L{layer} " + " ".join(named)
-                axes.text(right, layer, text, va="center", fontsize=6.5, path_effects=[halo], zorder=4, clip_on=False)
+    def _draw_row(self, axes: Axes, column: float, row: Sequence[int], most: float) -> None:
+        """Draw the components of a layer and a position side by side, and name those that the claim is about."""
+        row = sorted(row, key=lambda at: (not self.nodes[at].together, -abs(self.nodes[at].effect)))
+        nodes, layer = [self.nodes[at] for at in row], self.nodes[row[0]].layer
+        for number, node in enumerate(nodes):
+            colour = AGAINST if node.effect < 0 else INK if node.together else QUIET
+            axes.scatter(
+                column + NEXT * number, layer, s=max(9.0, LARGEST * abs(node.effect) / most), color=colour,
+                marker="s" if node.read is None else "o", alpha=1 if node.together else 0.55,
+                edgecolors="#ffffff", linewidths=0.7, zorder=3, clip_on=False,
+            )  # fmt: skip
+        if named := [self.nodes[at].name for at in row if self.nodes[at].together or at in self.route]:
+            halo = extra("matplotlib.patheffects", NEEDED_BY).withStroke(linewidth=2, foreground="#ffffff")
+            right = column + NEXT * (len(row) - 1) + 0.05 + sqrt(LARGEST) / 72 / COLUMN / 2
+            look = {"va": "center", "fontsize": 7.5, "path_effects": [halo], "zorder": 4, "clip_on": False}
+            axes.text(right, layer, f"L{layer} {' '.join(named)}", **look)
 
 
-def _columns(places: Sequence[int]) -> dict[int, float]:
-    """Return the columns of positions, with a gap where tokens are left out."""
+def _columns(places: Sequence[int], rows: Mapping[tuple[int, int], Sequence[int]]) -> dict[int, float]:
+    """Return the columns of positions, with room for the components there, and a gap where tokens are left out."""
     columns = {places[0]: 0.0}
     for before, place in pairwise(places):
-        columns[place] = columns[before] + (1 if place == before + 1 else GAP)
+        room = NEXT * max((len(row) for (_, position), row in rows.items() if position == before), default=0) + 0.4
+        columns[place] = columns[before] + max(room, 1 if place == before + 1 else GAP)
     return columns

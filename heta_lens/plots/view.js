@@ -338,7 +338,7 @@
   /** Whoever shows this view may ask more about the token that is pinned, or the word or sentence that it is part of. */
   const tell = () => {
     const rows = state.pinned ? state.members[units[state.unit][rowsOf[state.current][0]]] : [];
-    const detail = { positions: rows.map(row => positions[row]), text: state.pinned ? bareName(units[state.unit][rowsOf[state.current][0]]) : "" };
+    const detail = { positions: rows.map(row => positions[row]), text: state.pinned ? bareName(units[state.unit][rowsOf[state.current][0]]) : "", last: positions[data.last] };
     root.dispatchEvent(new CustomEvent("heta-lens-pin", { bubbles: true, composed: true, detail }));
   };
   const key = (event, chips) => {
@@ -439,8 +439,8 @@
     const told = make("div", "", { class: "tags" }, ...tags(unit).map(tag => make("span", tag)));
     const head = [...(state.pinned ? [close] : []), make("h3", clip(bareName(unit), 90), { class: "token" })];
     if (state.pick !== null && state.current === state.pick) return [...head, told, ...overview()];
-    const members = state.members[unit].map(row => positions[row]), asks = state.pinned && !data.compare && !matrix.size;
-    const how = make("p", "How does it get there? In Python: ", { class: "hint" }, make("code", `causal.components(cache, [${members.join(", ")}])`));
+    const members = state.members[unit].map(row => positions[row]), asks = state.pinned && !data.compare && !matrix.size && !members.includes(positions[data.last]);
+    const how = make("p", "How does it get there? In Python, with the same target: ", { class: "hint" }, make("code", `causal.components(cache, [${members.join(", ")}], target, tokens=tokens)`));
     return [...head, make("p", facts.join(" · ")), rows, told, ...(asks && members.length <= LISTED ? [how] : [])];
   };
   const LISTED = 8;  // positions of a word or sentence, in code

@@ -141,7 +141,9 @@ class Answers:
         return {"result": number, "title": view.title, "html": view.fragment, "files": [".html", *view.exports]}
 
     def result(self, number: int) -> Result:
-        return self._kept(number)[0]
+        if isinstance(result := self._kept(number)[0], Components):
+            raise ValueError(f"result {number} has components rather than scores: give an explanation")
+        return result
 
     def view(self, number: int) -> View:
         return self._kept(number)[1]
@@ -160,7 +162,7 @@ class Answers:
             self.adapter.cache(tokenized.ids, lean_names_filter)  # a first run is slow
             started = perf_counter()
             cache = self.adapter.cache(tokenized.ids, lean_names_filter)
-            progress.expected = 2 * FOUND + FOUND // 2
+            progress.expected = FOUND  # later positions and layers run again, not the whole
             seconds = progress.expected * (perf_counter() - started)
             if seconds > PATIENT and not patient:
                 emit({"later": seconds})

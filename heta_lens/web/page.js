@@ -174,7 +174,14 @@
       }
       throw error;
     }
-    if (!signal.aborted && $("#history").open) listHistory();
+    if (signal.aborted) return;
+    if (later.has(state.shown) && explanations.size) show([...explanations.keys()][0]);
+    if (!explanations.size && later.size) {
+      $("#view").replaceChildren();
+      $("#files").replaceChildren();
+      say("These methods take long here. Click one to start it.");
+    }
+    if ($("#history").open) listHistory();
   });
   const receive = async (body, signal) => {
     for await (const message of post("explain", body, signal)) {
@@ -183,10 +190,11 @@
         later.set(method, seconds);
         running.delete(method);
         drawTabs();
-      } else if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} runs` : percent(done)}`, false, "off");
+      } else if (!html) say(`${method}: ${waiting ? "waiting for the model" : done === null ? `${runs} ${runs === 1 ? "run" : "runs"}` : percent(done)}`, false, "off");
       else if (state.methods.includes(method)) {
         explanations.set(method, message);
         if (entry) state.entries[method] = entry;
+        save();
         if (whole) running.delete(method);
         if (method === state.shown) show(method);
         else if (explanations.size === 1) preview(method);
@@ -224,7 +232,9 @@
     const reply = await fetch(address).catch(() => null);
     if (!reply?.ok) return say(reply ? await reply.text() : GONE, true);
     const [, name] = reply.headers.get("content-disposition").match(/filename="(.*)"/);
-    make("a", "", { href: URL.createObjectURL(await reply.blob()), download: name }).click();
+    const link = make("a", "", { href: URL.createObjectURL(await reply.blob()), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };
   const draw = message => {
     $("#view").classList.remove("stale");
@@ -282,15 +292,16 @@
 
   // -------------------------------------------------------------------------------------------------------- what if
   const form = $("#what-if form"), fields = form.elements;
-  const pin = (positions, text) => {
+  const pin = (positions, text, last = -1) => {
     pinned = { positions, text };
     $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : form.hidden ? "Click a single token of the answer to ask what would change it." : "Click a token of the prompt above, and choose what happens to it.";
     form.querySelectorAll("button").forEach(button => { button.disabled = !positions.length; });
+    $("#through").disabled ||= positions.includes(last);  // from there the prediction is read
     howButton();
     $("#circuit").replaceChildren();
     if (!positions.length) $("#outcome").replaceChildren();
   };
-  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text); });
+  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text, detail.last); });
   fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
   /** What was done to the token, in words. */
   const PARTICIPLES = {
@@ -301,19 +312,23 @@
   const howButton = (seconds = 0) => {
     const button = $("#through");
     button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}` : "How does it get there?";
-    button.onclick = () => start(async signal => {
-      const { positions } = pinned;
-      for await (const message of post("components", { question: question(), positions, patient: seconds > 0 }, signal)) {
-        if (message.later) howButton(message.later);
-        else if (!message.html) say(`components: ${message.waiting ? "waiting for the model" : percent(message.done)}`, false, "off");
-        else {
-          const links = insert($("#circuit"), message);
-          $("#circuit").append(make("div", "", { class: "row hint" }, ...links));
-          howButton();
-          say("");
-        }
+    button.onclick = () => {
+      const unfinished = incomplete();
+      start(async signal => find(pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
+    };
+  };
+  const find = async (positions, patient, signal) => {
+    for await (const message of post("components", { question: question(), positions, patient }, signal)) {
+      if (positions !== pinned.positions) return;
+      if (message.later) howButton(message.later);
+      else if (!message.html) say(`components: ${message.waiting ? "waiting for the model" : percent(message.done)}`, false, "off");
+      else {
+        const links = insert($("#circuit"), message);
+        $("#circuit").append(make("div", "", { class: "row hint" }, ...links));
+        howButton();
+        say("");
       }
-    });
+    }
   };
   form.onsubmit = async event => {
     event.preventDefault();
@@ -336,7 +351,7 @@
     const targets = tokens?.filter(row => row.target) ?? [], alone = targets.length === 1;
     const effect = alone ? `${quoted(targets[0].text)} goes from ${percent(targets[0].before)} to ${percent(targets[0].after)}` : `${target} goes from ${number(before)} to ${number(after)}`;
     const fall = `${alone ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.`;
-    const divergence = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats${single ? ", the score of leave_one_out" : ""}.`;
+    const divergence = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats (KL)${single ? ", the score of leave_one_out without effect=log_prob" : ""}.`;
     $("#outcome").replaceChildren(make("p", `${done}, ${effect}: ${fall}${divergence}`));
     const shares = scores.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`);
     if (shares.length) $("#outcome").append(make("p", `Share of the scores: ${shares.join(", ")}.`, { class: "hint" }));
@@ -414,8 +429,8 @@
 
   // ------------------------------------------------------------------------------------------------------- first state
   const fill = text => {
-    state.mode = "text";
-    state.messages.at(-1).content = text;
+    state.messages = [{ role: "user", content: state.mode === "chat" ? text.split("\nAnswer:")[0] : text }];
+    say("");
     drawPrompt();
     drawHint();
     save();

@@ -363,7 +363,7 @@ def test_a_story_is_printed(story: Components) -> None:
     assert largest == f"Largest effects: L0H1 at '.' (16) 9.27; {correlation}"
     assert story.heads() == [(0, 1)] and story.correlation > 0.9 and story.forwards < 110
     nothing = replace(story, together=(), effects=-story.effects)
-    assert "no patched component accounts" in repr(nothing) and "No head on a route" in repr(nothing)
+    assert "no patched component accounts" in repr(nothing) and "No route of patched heads" in repr(nothing)
 
 
 def test_the_picture_shows_what_was_patched(story: Components, tmp_path: Any) -> None:
@@ -379,6 +379,27 @@ def test_the_picture_shows_what_was_patched(story: Components, tmp_path: Any) ->
     assert "var(--against)" in more.plot().fragment and "var(--against)" not in drawn
 
 
+def test_a_route_begins_at_a_changed_token_wherever_it_is() -> None:
+    model = heta_lens.load_demo_model()
+    tokens = model.to_tokens("Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put")
+    cache, routes = cache_of(model, tokens), list[Components]()
+    for place in range(1, 16, 2):
+        found = components(cache, [place], tokens=tokens)
+        routes += [found] * bool(found.route)
+        assert not found.route or found.read_most[found.rows_of_route[0]] == place
+        assert min(found.read_most) >= place
+    assert routes
+
+
+def test_pictures_of_many_changes_of_nothing_and_of_one_component(story: Components) -> None:
+    none = replace(story, effects=torch.zeros_like(story.effects), together=())
+    many = replace(story, positions=tuple(range(1, 28)))
+    one = replace(story, found=story.found[:1], effects=story.effects[:1], sources=story.sources[:1])
+    for result in (none, many, one):
+        assert "<svg" in result.plot().fragment
+    assert "nan" not in repr(one)
+
+
 def test_the_attention_of_found_heads_is_one_call_away(story: Components) -> None:
     model = heta_lens.load_demo_model()
     cache = cache_of(model, torch.tensor([[model.tokenizer.bos_token_id or 0] * len(story.tokens)]))
@@ -388,6 +409,8 @@ def test_the_attention_of_found_heads_is_one_call_away(story: Components) -> Non
         story.attention(model.run_with_cache(torch.tensor([[1, 2]]), names_filter="hook_embed")[1])
     with pytest.raises(ValueError, match="no head is among"):
         replace(story, together=()).attention(cache)
+    with pytest.raises(ValueError, match="the cache has 2 positions, and these components are of a prompt of 30"):
+        story.attention(cache_of(model, torch.tensor([[1, 2]])))
 
 
 def test_lists_and_tables_agree(story: Components) -> None:
@@ -463,10 +486,10 @@ def test_a_route_leads_from_head_to_head(story: Components) -> None:
         ).rows_of_route
 
     assert route([8, 5, 5, 4, 3, 3, 3]) == [6, 3, 1]  # not by the MLP
-    assert route([8, 5, 5, 7, 3, 3, 3]) == [3, 1]  # no head was found at 7
+    assert route([8, 5, 5, 7, 3, 3, 3]) == []  # no head was found at 7
     assert route([8, 8, 5, 3, 3, 3, 3]) == [4, 2, 1]  # each head in an earlier layer
     assert route([8, 3, 5, 3, 3, 3, 3]) == [1]
-    assert route([8, 5, 5, 4, 3, 3, 3], effects=effects - 2.5) == [3, 1]  # not by a head that works against it
+    assert route([8, 5, 5, 4, 3, 3, 3], effects=effects - 2.5) == []  # not by a head that works against it
     assert route([8, 5, 5, 4, 3, 3, 3], tokens=tuple("abcdefgh")) == []
 
 

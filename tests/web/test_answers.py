@@ -93,15 +93,17 @@ def test_components_are_those_of_python_and_a_long_wait_is_announced(
 ) -> None:
     place, lines = ids.shape[1] - len(written), list[Any]()
     answers.components(Question(story, written, 0), [14], False, lines.append)
-    found = answers.result(lines[-1]["result"])
+    number = lines[-1]["result"]
     expected = causal.components(cache, [14], position=place, tokens=ids)
-    assert isinstance(found, causal.Components) and repr(found) == repr(expected)
+    assert repr(answers.results[number][0]) == repr(expected)
+    with pytest.raises(ValueError, match="components rather than scores"):
+        answers.result(number)
     assert lines[-1]["html"] == expected.plot().fragment and lines[-1]["files"] == [".html", *expected.plot().exports]
     monkeypatch.setattr("heta_lens.web.answers.PATIENT", 0.0)
     answers.components(Question(story, written, 0), [14], False, lines.append)
     assert lines[-1]["later"] > 0
     answers.components(Question(story, written, 0), [14], True, lines.append)
-    assert repr(answers.result(lines[-1]["result"])) == repr(expected)
+    assert repr(answers.results[lines[-1]["result"]][0]) == repr(expected)
 
 
 def test_hetas_errors_shrink(answers: Answers, story: str) -> None:
