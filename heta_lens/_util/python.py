@@ -82,7 +82,7 @@ def check_extra(name: str, needed_by: str) -> None:
     if find_spec(name) is None:
         package, extra = EXTRAS[name]
         raise ImportError(
-            f"{needed_by} needs {package}, which is not installed: pip install '.[{extra}]' in its folder"
+            f"{needed_by} needs {package}, which is not installed: pip install '.[{extra}]' in the folder of heta_lens"
         )
 
 

@@ -27,7 +27,7 @@ def test_what_is_not_installed_is_refused_with_the_way_out(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python, "find_spec", lambda _: None)
-    message = rf"method='gilot' needs {package}, which is not installed: pip install 'heta-lens\[\w+\]'"
+    message = rf"method='gilot' needs {package}, which is not installed: pip install '\.\[\w+\]'"
     for function in (check_extra, extra):
         with pytest.raises(ImportError, match=message):
             function(name, "method='gilot'")

@@ -119,5 +119,5 @@ def test_too_few_samples_are_refused(options: Any, least: int) -> None:
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"method='shapiq' needs shapiq, .*: pip install 'heta-lens\[shapiq\]'"):
+    with pytest.raises(ImportError, match=r"method='shapiq' needs shapiq, .*: pip install '\.\[shapiq\]'"):
         found(zoo.bridge("gpt2"), Shapiq())

@@ -108,7 +108,8 @@ def test_generate_explain_compare_change_and_save(
     scores = heta_lens.attribute(cache, tokens=ids, method="leave_one_out")
     place = scores.tokens.index(" jar")
     said = outcome(page)
-    assert f"moves by {float(f'{float(scores.scores[place]):.3g}'):g} nats, the score of leave_one_out" in said
+    score = f"{float(f'{float(scores.scores[place]):.3g}'):g}"
+    assert f"moves by {score} nats (KL), the score of leave_one_out without effect=log_prob" in said
     pin(page, "Alba")
     for how, text in ("delete", "deleted"), ("replace", "replaced by “Hana”"):
         page.get_by_label("What happens to the token").select_option(how)

@@ -334,7 +334,7 @@ def test_something_that_is_no_model_is_refused() -> None:
 @pytest.mark.parametrize("of", [app, run_app])
 def test_a_package_that_is_missing_is_named_with_its_command(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"pip install 'heta-lens\[app\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[app\]'"):
         of(model="no such model", **({"loading": None} if of is run_app else {}))
 
 
