@@ -20,16 +20,16 @@ from heta_lens.web.requests import Change, Question
 
 WIDTH, HEIGHT, SHOWN = 1200, 630, 3
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1d22; --quiet: #5b6170; --paper: #fff; --way: #2171d9; --against: #c9540a;
+:root { color-scheme: light dark; --ink: #1b1d22; --quiet: #5b6170; --paper: #fff; --route: #2171d9; --against: #c9540a;
   --score: 33 113 217; --depth: .8; --line: #d9dce2; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e9ebef; --quiet: #a5adba; --paper: #17191d; --way: #6aa5ff;
+@media (prefers-color-scheme: dark) { :root { --ink: #e9ebef; --quiet: #a5adba; --paper: #17191d; --route: #6aa5ff;
   --against: #f0913a; --score: 58 129 228; --depth: .95; --line: #3a3e46; } }
 body { margin: 0; width: 1200px; height: 630px; box-sizing: border-box; padding: 34px 44px; overflow: hidden;
   background: var(--paper); color: var(--ink); font: 20px/1.5 "DejaVu Sans", sans-serif; }
 main { display: grid; grid-template-columns: 1fr 440px; grid-template-rows: auto auto 1fr; gap: 6px 44px; }
 h1 { font-size: 31px; margin: 0 0 18px; letter-spacing: -.02em; grid-column: 1 / -1; }
 h2 { font-size: 16px; margin: 0 0 8px; color: var(--quiet); }
-code { font: 13px "DejaVu Sans Mono", monospace; color: var(--way); }
+code { font: 13px "DejaVu Sans Mono", monospace; color: var(--route); }
 .prompt { white-space: pre-wrap; font-size: 21px; line-height: 1.85; margin: 0 0 26px; }
 .prompt b { font-weight: 400; border-radius: 4px; padding: 2px 0; background: rgb(var(--score) / var(--a)); }
 .prompt b.strong { color: #fff; }
@@ -38,7 +38,7 @@ code { font: 13px "DejaVu Sans Mono", monospace; color: var(--way); }
 table { border-collapse: collapse; font-size: 20px; }
 td, th { padding: 3px 18px 3px 0; text-align: left; font-weight: 400; }
 th { color: var(--quiet); font-size: 14px; }
-td i { display: inline-block; height: 11px; background: var(--way); border-radius: 2px; margin-right: 8px; }
+td i { display: inline-block; height: 11px; background: var(--route); border-radius: 2px; margin-right: 8px; }
 .circuit { grid-column: 2; grid-row: 2 / 4; }
 .circuit svg { width: 440px; height: 420px; }
 p.note { font-size: 14px; color: var(--quiet); margin: 4px 0 0; }

@@ -130,7 +130,9 @@ class Components:
     def plot(self) -> View:
         """Draw the patched components: tokens along, layers up, and the route of the change to the last token."""
         csv = {".csv": lambda: self.to_frame().to_csv(index=False)}
-        return self.circuit.view(f"How {self.changed_tokens} reaches {self.answer}", self.claim, self.way, csv)
+        return self.circuit.view(
+            f"How {self.changed_tokens} reaches {self.answer}", self.claim, self.route_in_words, csv
+        )
 
     @property
     def circuit(self) -> Circuit:
@@ -224,7 +226,7 @@ class Components:
         return f"With {self.changed_tokens} replaced by {self.change}, {moved}; {share}."
 
     @property
-    def way(self) -> str:
+    def route_in_words(self) -> str:
         """The route in words, and the share of the change that its heads account for together."""
         heads, last = self.route, len(self.tokens) - 1
         if not heads:
@@ -237,7 +239,7 @@ class Components:
     def __repr__(self) -> str:
         first = ", ".join(map(repr, self.top(max(1, len(self.together)))[:SHOWN]))
         known = "" if isnan(self.correlation) else f"; rank correlation with the estimates {self.correlation:.2f}"
-        return f"{self.claim}\n{self.way}\nLargest effects: {first}{known}"
+        return f"{self.claim}\n{self.route_in_words}\nLargest effects: {first}{known}"
 
     def _component(self, place: Sequence[int], effect: float = nan) -> Component:
         layer, position, column = place

@@ -240,9 +240,6 @@ def compare_saved(
 
 
 DEMO_PAGE = Path("heta_lens_demo.html")
-DEMO_STORY = (
-    "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
-)
 DEMO_ANSWER = " box"
 
 
@@ -255,6 +252,8 @@ def demo(
 
     The model ships with heta_lens, and answers a question about a short story.
     """
+    from heta_lens.model.loading import DEMO_STORY
+
     files = views.Files(html=html)
     files.check()
     _, method = flags.MethodFlags().one()

@@ -41,6 +41,10 @@ from heta_lens.model.checkpoints import (
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
 DEMO = Path(__file__).parents[1] / "demo_model"
+DEMO_NAMES = ("heta_lens demo", str(DEMO))  # as a HookedTransformer, and as a bridge
+DEMO_STORY = (
+    "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? Answer: in the"
+)
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 """TransformerLens 4 has no `HookedTransformer`."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -257,7 +261,7 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
     from transformer_lens.pretrained.weight_conversions import convert_llama_weights
 
     config = get_pretrained_model_config(str(DEMO), device="cpu", dtype=torch.float32)
-    config.model_name, config.tokenizer_name = "heta_lens demo", None
+    config.model_name, config.tokenizer_name = DEMO_NAMES[0], None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         model = HookedTransformer(config, tokenizer=tokenizer)

@@ -20,23 +20,16 @@ KEY = (
     "A line leads from the token that a head took most from. The thick line is the route. "
     "Grey components are not among those that were patched together; names go from left to right."
 )
-WAY, AGAINST = ("#" + bytes(shade).hex() for shade in (BLUE, ORANGE))
+ROUTE, AGAINST = ("#" + bytes(shade).hex() for shade in (BLUE, ORANGE))
 THEMED = {  # colours of the figure, and what they are called in a page
     INK: "var(--ink)",
     QUIET: "var(--quiet)",
     "#ffffff": "var(--paper)",
-    WAY: "var(--way)",
+    ROUTE: "var(--route)",
     AGAINST: "var(--against)",
 }
-LEAST_WIDTH, MOST_WIDTH, COLUMN, LAYER, LEAST_HEIGHT, MOST_HEIGHT, MARGIN = (
-    3.9,
-    7.0,
-    0.34,
-    0.17,
-    1.4,
-    4.0,
-    1.4,
-)  # inches
+LEAST_WIDTH, MOST_WIDTH, LEAST_HEIGHT, MOST_HEIGHT = 3.9, 7.0, 1.4, 4.0  # inches
+COLUMN, LAYER, MARGIN = 0.34, 0.17, 1.4  # inches
 NEXT = 0.3  # columns between components of one layer and position
 MANY = 12  # changed tokens that are all shown
 LARGEST = 130.0  # square points, of the largest effect
@@ -118,13 +111,13 @@ class Circuit:
         for place, column in across.items():
             axes.plot([column] * 2, [low - 1, end], color=INK, alpha=0.15, linewidth=0.8, zorder=0)
             if place in self.changed:
-                axes.plot(column, low - 1, marker="^", color=WAY, markersize=6, clip_on=False)
+                axes.plot(column, low - 1, marker="^", color=ROUTE, markersize=6, clip_on=False)
         axes.plot(last, end, marker="^", color=INK, markersize=6, clip_on=False)
         answer = drawable(cut(self.answer, 40))
         axes.text(last, end + 0.9, answer, ha="center" if len(answer) < 12 else "right", fontsize=9)
         axes.set_xticks([*across.values()], labels, rotation=50, ha="right", rotation_mode="anchor")
         for tick, place in zip(axes.get_xticklabels(), across, strict=True):
-            tick.set_color(WAY if place in self.changed else INK)
+            tick.set_color(ROUTE if place in self.changed else INK)
         axes.set_yticks(range(low, end, max(1, (end - low) // 6)))
         axes.set_ylabel("layer")
         axes.set_xlim(-0.7, last + NEXT * widest + 1.5)
@@ -148,7 +141,7 @@ class Circuit:
                 points += [(points[-1][0], node.layer - 0.8), (across[node.position], float(node.layer))]
             points.append((points[-1][0], float(self.layers)))
             axes.plot(
-                *zip(*points, strict=True), color=WAY, linewidth=2.6, alpha=0.85, zorder=2, solid_joinstyle="round"
+                *zip(*points, strict=True), color=ROUTE, linewidth=2.6, alpha=0.85, zorder=2, solid_joinstyle="round"
             )
 
     def _draw_row(self, axes: Axes, column: float, row: Sequence[int], most: float) -> None:

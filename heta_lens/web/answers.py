@@ -108,10 +108,7 @@ class Answers:
                 begun, method = perf_counter(), method_of(chosen, {"progress": False, **keywords(given), **options})
                 with ProgressReporter(emit, name) as progress, holding(self.model):
                     if cache is None:
-                        self.adapter.cache(tokenized.ids, lean_names_filter)  # a first run is slow
-                        started = perf_counter()
-                        cache = self.adapter.cache(tokenized.ids, lean_names_filter)
-                        pace = perf_counter() - started
+                        cache, pace = self._cache_and_pace(tokenized)
                     one = question.at is not None
                     prediction = self._prediction(question, tokenized, cache, method.rules) if one else None
                     progress.expected = method.work(prediction).worth if prediction else 0
@@ -159,18 +156,16 @@ class Answers:
         tokenized, name = self._tokenized(question), "components"
         where: dict[str, Any] = {"position": self._position(question, tokenized), "tokens": tokenized.tokens}
         with ProgressReporter(emit, name) as progress, holding(self.model):
-            self.adapter.cache(tokenized.ids, lean_names_filter)  # a first run is slow
-            started = perf_counter()
-            cache = self.adapter.cache(tokenized.ids, lean_names_filter)
+            cache, pace = self._cache_and_pace(tokenized)
             progress.expected = FOUND  # later positions and layers run again, not the whole
-            seconds = progress.expected * (perf_counter() - started)
+            seconds = FOUND * pace
             if seconds > PATIENT and not patient:
                 emit({"later": seconds})
                 return
             found = components(cache, positions, target_of(question), verify=FOUND, progress=False, **where)
         with self.drawing:
             view = found.plot()
-        emit({"route": found.way, **self.keep(found, view)})
+        emit(self.keep(found, view))
 
     def change(self, question: Question, change: Change) -> Message:
         """Change tokens, and return the prediction before and after, and the scores of the changed tokens."""
@@ -275,6 +270,12 @@ class Answers:
     def _prediction(self, question: Question, tokenized: Tokenized, cache: Any, rules: Any = None) -> Prediction:
         where: dict[str, Any] = {"position": self._position(question, tokenized), "tokens": tokenized.tokens}
         return Prediction.from_cache(cache, target_of(question), rules=rules, **where)
+
+    def _cache_and_pace(self, tokenized: Tokenized) -> tuple[Any, float]:
+        """Return a cache, and the seconds that a forward takes after the first, which is slow."""
+        self.adapter.cache(tokenized.ids, lean_names_filter)
+        started = perf_counter()
+        return self.adapter.cache(tokenized.ids, lean_names_filter), perf_counter() - started
 
     def _position(self, question: Question, tokenized: Tokenized) -> int | None:
         return None if question.at == len(question.written) else tokenized.start + (question.at or 0)

@@ -214,7 +214,7 @@
     draw(explanations.get(name));
     save();
   };
-  /** Insert a view into the page; a script that is inserted as text runs only when it is replaced by a new element. */
+  /** Insert a view, and return links to its files; a script that is inserted as text runs only in a new element. */
   const insert = (place, { html, result, files }) => {
     place.innerHTML = html;
     for (const old of place.querySelectorAll("script:not([type])")) {
@@ -308,16 +308,16 @@
     mask: () => "masked by zeros", delete: () => "deleted", resample: () => "drawn again by the model", replace: () => `replaced by ${quoted(fields.text.value)}`,
     patch: () => `patched at layer ${+fields.layer.value} from ${quoted(clip(fields.counterfactual.value, 40))}`,
   };
-  /** Ask for the components that carry the pinned tokens; a long wait is announced, and begins at a second click. */
+  /** Offer to find the components that carry the pinned tokens; after ``seconds`` are announced, a click begins the wait. */
   const howButton = (seconds = 0) => {
     const button = $("#through");
     button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}` : "How does it get there?";
     button.onclick = () => {
       const unfinished = incomplete();
-      start(async signal => find(pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
+      start(signal => findComponents(pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
     };
   };
-  const find = async (positions, patient, signal) => {
+  const findComponents = async (positions, patient, signal) => {
     for await (const message of post("components", { question: question(), positions, patient }, signal)) {
       if (positions !== pinned.positions) return;
       if (message.later) howButton(message.later);

@@ -35,6 +35,7 @@ from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.text import plain
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
+from heta_lens.model.loading import DEMO_NAMES, DEMO_STORY
 from heta_lens.plots.titles_and_notes import headline, kicker
 from heta_lens.web.answers import Answers, Emit, Message
 from heta_lens.web.history import History
@@ -56,10 +57,6 @@ EXAMPLE = (
     "Tom has lived in Oslo since he was born. Julia moved to Lisbon in 2019. Their cousin Maria works in Vienna.\n"
     "Question: In which city does Julia live now?\nAnswer: Julia lives in"
 )
-EXAMPLES = {
-    "heta_lens demo": "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Leo put the key? "
-    "Answer: in the"
-}
 EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
 HEADERS = [  # of every response
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
@@ -151,7 +148,7 @@ class App:
         facts = {
             "methods": methods(),
             "first": [*RECOMMENDED],
-            "example": EXAMPLES.get(model.cfg.model_name, EXAMPLE),
+            "example": DEMO_STORY if model.cfg.model_name in DEMO_NAMES else EXAMPLE,
             "chat": bool(getattr(model.tokenizer, "chat_template", None)),
             "hooks": [name for name in adapter.points if not name.startswith("unembed")],
             "layers": adapter.layers,

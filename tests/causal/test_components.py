@@ -370,9 +370,9 @@ def test_the_picture_shows_what_was_patched(story: Components, tmp_path: Any) ->
     view = story.plot()
     assert view.title == "How ' box' (15) reaches ' box'" and story.claim.replace("'", "&#39;") in view.fragment
     assert {".svg", ".png", ".pdf", ".csv"} == {*view.exports}
-    assert f'aria-label="{story.way.replace(chr(39), "&#39;")}"' in view.fragment
+    assert f'aria-label="{story.route_in_words.replace(chr(39), "&#39;")}"' in view.fragment
     drawn = view.fragment[view.fragment.index("<svg") : view.fragment.index("</svg>")]
-    assert "#ffffff" not in drawn and "var(--ink)" in drawn and "var(--way)" in drawn  # follows the page's colours
+    assert "#ffffff" not in drawn and "var(--ink)" in drawn and "var(--route)" in drawn  # follows the page's colours
     saved = view.save(tmp_path / "circuit.svg").read_text()
     assert "var(" not in saved and "#1a1a1a" in saved
     more = replace(story, effects=-story.effects, together=())  # every effect is against
