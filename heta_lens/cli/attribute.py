@@ -259,7 +259,7 @@ def demo(
     _, method = flags.MethodFlags().one()
     explained: Any = read_prompt("demo", DEMO_STORY, Question()).explained(Question(), method)
     evidence = next(sentence for sentence in explained.by_sentence() if DEMO_ANSWER in sentence.text)
-    why = f"Evidence for{DEMO_ANSWER}, which the model answers: {evidence.text.strip()}"
+    why = f"The model answers{DEMO_ANSWER}; the evidence: {evidence.text.strip()}"
     views.write_files(explained, files, marked={*evidence.positions}, why=why)
     add(answer=DEMO_ANSWER, evidence=[*evidence.positions], **views.document_of(explained, files))
     views.show_result(explained, marked={*evidence.positions})

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+import pandas as pd
 import pytest
 
 from benchmarks import pages, results
@@ -47,3 +48,27 @@ def test_every_number_in_prose_is_computed_from_the_stored_outcomes() -> None:
     linked = [page.read_text(encoding="utf-8") for page in (README, CHOOSING)]
     study = [*paragraphs(results_page), *(one for text in linked for one in paragraphs(text, "results.md"))]
     assert {one: found for one in study if (found := unexplained(one, phrases()))} == {}
+
+
+def test_the_recall_of_components_is_that_of_the_table() -> None:
+    recall = pd.read_csv(pages.CSV / "components-recall.csv").set_index(["model", "change", "direction"])
+    ten, most = recall["first 10, 1 step"], recall["first 32, 1 step"]
+    prose = " ".join((ROOT / "docs" / "components.md").read_text(encoding="utf-8").split())
+    ends = [f"{value:.2f}".lstrip("0") for value in (ten.min(), ten.max(), most.min(), most.max())]
+    assert "hold {} to {} of the ten largest effects, and the 32 that are patched {} to {};".format(*ends) in prose
+    by_direction = ten.unstack("direction")
+    assert (by_direction["restore"] > by_direction["knock_out"]).all()  # "restoring misses fewer than knocking out"
+    page = " ".join(pages.PAGES["components"].read_text(encoding="utf-8").split())
+    named = [("demo", "first 32"), ("SmolLM2-135M-Instruct", "first 10")]
+    for model, first in named:
+        one, five = (
+            recall.loc[(model, "counterfactual", "knock_out"), f"{first}, {steps}"] for steps in ("1 step", "5 steps")
+        )
+        assert f"(.{one * 100:.0f} to .{five * 100:.0f} of the {first})" in page
+    others = [
+        abs(row[f"{first}, 5 steps"] - row[f"{first}, 1 step"])
+        for (model, *way), row in recall.iterrows()
+        for first in ("first 10", "first 32")
+        if ((model, first) not in named or way != ["counterfactual", "knock_out"])
+    ]
+    assert f"{max(others):.2f}" == "0.06" and "All other differences are at most .06." in page

@@ -209,4 +209,4 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
     scores = dict(zip(explained["position"], explained["score"], strict=True))
     assert explained["target_text"] == document["answer"]
     assert max(scores, key=scores.__getitem__) in document["evidence"]
-    assert "Evidence for" in (tmp_path / "heta_lens_demo.html").read_text()
+    assert "The model answers box; the evidence: " in (tmp_path / "heta_lens_demo.html").read_text()
