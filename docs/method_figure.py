@@ -7,13 +7,14 @@ from io import BytesIO
 from pathlib import Path
 
 import matplotlib
+import torch
 from matplotlib.figure import Figure
 
 import heta_lens
 from docs.pictures import keep
-from heta_lens import causal
 from heta_lens._util.text import visible
 from heta_lens.data import recall
+from heta_lens.methods.heta.gate import transport, value_norms
 from heta_lens.plots.scales import BLUE, ORANGE
 
 FILE = Path(__file__).with_name("method.webp")
@@ -31,7 +32,9 @@ def figure() -> Figure:
     tokens = model.to_tokens(story.text)
     _, cache = model.run_with_cache(tokens)
     attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, balance="sum")
-    flow = causal.gate_heads(cache, tokens=tokens).shares.sum(1)
+    prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
+    norms = torch.stack(value_norms(prediction.values, prediction.output_weights))
+    flow = (transport(prediction.patterns, "suffix") * norms).sum(1)
     evidence = {position for stretch in story.evidence for position in stretch.tokens}
     rows = {NAMES[name]: part for name, part in attribution.parts.items()}
     rows["score\nM · (½ S + ½ I)\n(S and I balanced)"] = attribution.scores

@@ -119,24 +119,6 @@ by_input.to_frame().nlargest(4, "score").round(4)
 # It has the largest one, and patching agrees with the scores. Whether an attribution is valid depends on the
 # intervention.
 #
-# ## Patch in the order of the scores
-#
-# Each row of a grid costs a run for every position. A good attribution says where to begin: at its highest scores. At
-# layer 0 only the word that differs can restore anything. It has the highest score, so we expect it in the first run.
-
-# %%
-search = causal.patch_in_order(
-    clean, corrupted, attribution, answers, scale="logit", tokens=clean_tokens, corrupted_tokens=corrupted_tokens
-)
-print(
-    [attribution.tokens[position] for position in search.positions],
-    search.restored,
-    f"{search.forwards} runs instead of {search.exhaustive}",
-)
-
-# %% [markdown]
-# One run is enough: the word comes first and restores everything.
-#
 # ## Swap values and explain again
 #
 # Any method can explain a patched model. We patch the value vectors of the evidence from the clean run into the
@@ -182,23 +164,25 @@ without_swap = heta_lens.attribute(corrupted, answers[0], tokens=corrupted_token
 #
 # ## From tokens to heads
 #
-# HETA's gate is a sum over heads. Its terms say through which heads a token's values flow. We expect a few heads to
-# carry most of the flow from the word that gives the answer.
+# `causal.components` searches the heads and MLPs that carry a change of tokens to the answer. The change is the word that
+# differs between the two stories. We expect a few heads to carry most of it.
 
 # %%
-word = int((clean_tokens != corrupted_tokens)[0].nonzero()[0])
-heads = causal.gate_heads(clean, tokens=clean_tokens)
-heads.plot(word)
+found = causal.components(clean, None, answers, change=corrupted_tokens[0], tokens=clean_tokens)
+print(found)
+found.plot()
 
 # %% [markdown]
-# Two heads of the first two layers carry most of it. But attention to a token does not mean that the token is
-# used. So we ablate each head and look at the prediction. We expect few heads to matter.
+# A head of the first layer copies the word to the full stop, and that copy alone restores the answer; a head of layer 2
+# takes it to the last token. A head may serve other tokens too, so we also ablate each head, at all positions. We expect
+# the first of these heads to matter most.
 
 # %%
 causal.ablate_heads(clean, answers, tokens=clean_tokens)
 
 # %% [markdown]
-# Three do, and only one of them is among the two heads above. The flow suggests candidates; ablation tests them.
+# It does. Two more heads matter to the answer, but do not carry the word that differs: ablation takes away everything
+# that a head does, and patching what one change does.
 #
 # **Takeaway.** Check a high score with an intervention before you believe it, and compare the result with that of an
 # intervention that should do nothing.

@@ -9,7 +9,6 @@ import torch
 import heta_lens
 from helpers import quantised, zoo
 from helpers.asking import QUICK, doubts_allowed
-from heta_lens import causal
 from heta_lens.data import recall
 from heta_lens.methods.registry import METHODS
 
@@ -33,14 +32,6 @@ def test_every_method_takes_them(method: str) -> None:
 def test_every_kind_of_curvature_takes_them(variant: str) -> None:
     packed, plain = (scores(model, "heta", variant=variant) for model in quantised.pair("llama", torch.float64))
     torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-6 * float(plain.abs().max()))
-
-
-def test_the_gate_is_taken_apart() -> None:
-    shares = []
-    for model in quantised.pair("llama", torch.float64):
-        ids = zoo.prompt(model)
-        shares.append(causal.gate_heads(model.run_with_cache(ids)[1], tokens=ids).shares)
-    torch.testing.assert_close(*shares)
 
 
 def test_a_result_says_that_its_model_is_quantised() -> None:

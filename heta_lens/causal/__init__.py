@@ -8,8 +8,8 @@ attention heads; `components` finds the heads and MLPs that carry a change of to
 from heta_lens.causal.component_results import Component, Components
 from heta_lens.causal.components import components
 from heta_lens.causal.grid import Grid, Patch
-from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads
-from heta_lens.causal.patching import Search, patch, patch_in_order, swap_values
+from heta_lens.causal.heads import Head, Heads, ablate_heads
+from heta_lens.causal.patching import patch, swap_values
 from heta_lens.causal.tracing import trace
 from heta_lens.causal.validation import Validation, validate
 from heta_lens.prediction.patching import effects
@@ -17,19 +17,15 @@ from heta_lens.prediction.patching import effects
 __all__ = [
     "Component",
     "Components",
-    "GateHeads",
     "Grid",
     "Head",
     "Heads",
     "Patch",
-    "Search",
     "Validation",
     "ablate_heads",
     "components",
     "effects",
-    "gate_heads",
     "patch",
-    "patch_in_order",
     "swap_values",
     "trace",
     "validate",

@@ -29,7 +29,6 @@ from heta_lens._util.options import (
 )
 from heta_lens._util.work import count, working
 from heta_lens.causal.component_results import SHOWN, Components, Direction
-from heta_lens.causal.patching import shares_in_order
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import head_outputs_name, pattern_name, values_name
 from heta_lens.model.lock import one_at_a_time
@@ -300,6 +299,21 @@ def verified(
     check_finite(effects, lambda row, value: f"the effect of component {found[row].tolist()} is {value}")
     order = (pair.sign * effects).argsort(descending=True, stable=True)
     return found[order], effects[order]
+
+
+def shares_in_order(
+    shares: Callable[[slice], list[float]], most: int, enough: float | int, at_once: int
+) -> tuple[list[float], int]:
+    """Return the share after the first 1, 2, … patches, until one is ``enough``, and the number of runs.
+
+    ``shares`` runs a slice of these counts at a time, twice as many as the last time.
+    """
+    found, step = list[float](), 1
+    while len(found) < most and not any(share >= enough for share in found):
+        found += shares(slice(len(found), len(found) + step))
+        step = min(2 * step, at_once)
+    needed = next((count for count, share in enumerate(found, 1) if share >= enough), len(found))
+    return found[:needed], len(found)
 
 
 def differentiated(

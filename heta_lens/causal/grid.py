@@ -14,8 +14,6 @@ from heta_lens._util.options import check_at_least
 from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.html_page import heat
 
-NOTHING_LOST = "nothing was lost: the target is as likely in the clean run as in the corrupted one"
-
 
 class Patch(NamedTuple):
     """A cell of a grid: the likelihood of the target (``value``), and its place between corrupted (0) and clean (1)."""
@@ -59,7 +57,7 @@ class Grid:
 
     def check_something_lost(self) -> None:
         if self.clean == self.corrupted:
-            raise ValueError(NOTHING_LOST)
+            raise ValueError("nothing was lost: the target is as likely in the clean run as in the corrupted one")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row per patch."""

@@ -1,4 +1,4 @@
-"""Attention heads: the gate's flow through every head, and the prediction without a head."""
+"""The prediction without an attention head."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.work import working
-from heta_lens.methods.heta.gate import Flow, by_head, value_norms
 from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.plots.html_page import heat
@@ -69,53 +68,6 @@ class Heads:
     def _heads(self) -> list[Head]:
         rows = enumerate(self.values.tolist())
         return [Head(layer, head, value) for layer, row in rows for head, value in enumerate(row)]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class GateHeads:
-    """Shares of the gate M on the way from every token through every head; the ``shares`` sum to 1."""
-
-    shares: Float[Tensor, "layer head pos"]
-    tokens: tuple[str, ...]
-
-    def of(self, source: int | None = None) -> Heads:
-        """Return the flow through every head from the ``source`` token, or from the whole context."""
-        positions = chosen_positions("source", None if source is None else [source], len(self.tokens), "of the context")
-        named = "all tokens" if source is None else repr(self.tokens[source])
-        return Heads(f"the gate's flow from {named}", self.shares[..., positions].sum(-1), "shares of the gate")
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with a row per layer, head and token."""
-        every = pd.MultiIndex.from_product([*map(range, self.shares.shape)], names=["layer", "head", "position"])
-        tokens = [self.tokens[position] for *_, position in every]
-        return pd.DataFrame({"token": tokens, "share": self.shares.flatten().tolist()}, every).reset_index()
-
-    def plot(self, source: int | None = None) -> View:
-        """Draw a heat map of layers and heads, layer 0 on top as in TransformerLens."""
-        return self.of(source).plot()
-
-    def __repr__(self) -> str:
-        return repr(self.of())
-
-
-@one_at_a_time("cache")
-def gate_heads(
-    cache: Any,
-    *,
-    flow: Flow = "suffix",
-    value_norm: int = 1,
-    position: SupportsIndex | None = None,
-    tokens: Tokens = None,
-) -> GateHeads:
-    """Split the gate of HETA by head and layer; the shares sum to the gate M.
-
-    ``flow`` and ``value_norm`` are options of `Heta`, ``position`` and ``tokens`` those of `attribute`.
-    """
-    check_choice("flow", flow, get_args(Flow))
-    check_choice("value_norm", value_norm, (1, 2))
-    prediction = Prediction.from_cache(cache, position=position, tokens=tokens)
-    norms = value_norms(prediction.values, prediction.output_weights, value_norm)
-    return GateHeads(by_head(prediction.patterns, norms, flow).cpu(), prediction.written)
 
 
 @one_at_a_time("cache")

@@ -4,22 +4,17 @@ The grids are the grids of `transformer_lens.patching`, cell for cell. But many 
 activations come from a live run, so a cache needs only the activations that `names_filter` keeps.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from textwrap import shorten
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
-from heta_lens._util.target_kinds import described
+from heta_lens._util.options import Batch, check_choice, chosen_positions
 from heta_lens._util.work import working
-from heta_lens.attribution import Attribution
-from heta_lens.causal.grid import NOTHING_LOST, Grid
-from heta_lens.metrics.evidence import ranked
+from heta_lens.causal.grid import Grid
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, values_name
 from heta_lens.model.lock import changing, one_at_a_time
@@ -48,20 +43,6 @@ def named_as(name: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(str(error).replace("tokens=", f"{name}=")) from None
-
-
-def check_explains(attribution: Attribution, prediction: Prediction, *others: Prediction) -> None:
-    """Refuse an attribution of a prompt or position outside the given predictions."""
-    for context in (prediction, *others):
-        same_text = attribution.text == context.located[0]
-        if same_text and torch.equal(context.ids.cpu()[attribution.positions], attribution.ids):
-            return
-    where = "neither prompt" if others else "another prompt than the cache, or of another position="
-    explained, cached = (shorten(text, 60, placeholder=" …") for text in (attribution.text, prediction.located[0]))
-    raise ValueError(
-        f"this attribution is of {where}: it explains {described(attribution.target, attribution.target_text)} by "
-        f"{explained!r}, and the cache is of {cached!r}: give the cache that it was made from"
-    )
 
 
 def predictions_of_both(
@@ -159,89 +140,6 @@ def patch(
         columns=columns,
         of_heads=not by_position,
     )
-
-
-# ------------------------------------------------------------------------------------- patching in the order of scores
-@dataclass(frozen=True)
-class Search:
-    """A search for the fewest patches: ``positions`` in their order, and the share ``restored`` after every patch.
-
-    ``forwards`` is the number of patched runs, of which those beyond the last needed run are not listed; ``exhaustive``
-    is the number of runs that patch every position by itself.
-    """
-
-    positions: tuple[int, ...]
-    restored: tuple[float, ...]
-    forwards: int
-    exhaustive: int
-
-
-@one_at_a_time("clean_cache")
-def patch_in_order(
-    clean_cache: Any,
-    corrupted_cache: Any,
-    attribution: Attribution,
-    target: TargetLike = None,
-    *,
-    restore: float | int = 0.9,
-    what: ByPosition = "resid_pre",
-    layer: SupportsIndex = 0,
-    tokens: Tokens = None,
-    corrupted_tokens: Tokens = None,
-    scale: Scale = "log_prob",
-    batch: Batch = "auto",
-) -> Search:
-    """Patch more and more positions together, highest scores first, until enough of the loss is restored.
-
-    The caches, ``what``, ``tokens``, ``corrupted_tokens`` and ``scale`` are those of `patch`.
-
-    Args:
-        attribution: the attribution of either prompt. Tokens without a score are not patched.
-        target: the target, as in `attribute`; by default the attribution's target.
-        restore: the share of the loss to restore; all positions are patched if they restore less.
-        layer: the layer of the activation.
-        batch: the largest number of runs at once, reached by doubling, so that few runs are wasted.
-    """
-    check_choice("what", what, get_args(ByPosition))
-    check_at_least("restore", restore, 0)
-    check_reading(scale, batch)
-    adapter = shared_adapter(clean_cache, corrupted_cache)
-    name = site_name(adapter, what, adapter.check_layer("layer", layer))
-    adapter.check_points([name])
-    explained = attribution.target if target is None else target
-    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, explained, tokens, corrupted_tokens, scale)
-    check_explains(attribution, clean, corrupted)
-    order = attribution.positions[ranked(attribution.scores)].tolist()
-    low, high = (float(each.read(each.logits, scale)) for each in (corrupted, clean))
-    if low == high:
-        raise ValueError(NOTHING_LOST)
-    cells = torch.zeros(len(order), len(corrupted), dtype=torch.bool)
-    cells[:, order] = torch.ones(len(order), len(order)).tril().bool()
-    read, batches = partial(corrupted.read, scale=scale), corrupted.batches(batch)
-    with clean.running(), corrupted.running():
-        activations = noted(clean, [name])
-
-        def shares(some: slice) -> list[float]:
-            values = patched(corrupted, {name: cells[some]}, activations, read, batches)
-            return ((values - low) / (high - low)).tolist()
-
-        restored, forwards = shares_in_order(shares, len(order), restore, batches.size)
-    return Search(tuple(order[: len(restored)]), tuple(restored), forwards, len(corrupted))
-
-
-def shares_in_order(
-    shares: Callable[[slice], list[float]], most: int, enough: float | int, at_once: int
-) -> tuple[list[float], int]:
-    """Return the share after the first 1, 2, … patches, until one is ``enough``, and the number of runs.
-
-    ``shares`` runs a slice of these counts at a time, twice as many as the last time.
-    """
-    found, step = list[float](), 1
-    while len(found) < most and not any(share >= enough for share in found):
-        found += shares(slice(len(found), len(found) + step))
-        step = min(2 * step, at_once)
-    needed = next((count for count, share in enumerate(found, 1) if share >= enough), len(found))
-    return found[:needed], len(found)
 
 
 # --------------------------------------------------------------------------------------------------------- value swaps

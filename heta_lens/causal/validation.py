@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import atanh, isnan, nan, sqrt, tanh
+from textwrap import shorten
 from typing import Any, NamedTuple, SupportsIndex
 
 import pandas as pd
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
-from heta_lens._util.target_kinds import of_logits
+from heta_lens._util.target_kinds import described, of_logits
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
-from heta_lens.causal.patching import check_explains, named_as
+from heta_lens.causal.patching import named_as
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
 from heta_lens.model.lock import one_at_a_time
@@ -212,4 +213,17 @@ def validate(
         title=attribution.title,
         quantity=quantity,
         options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
+    )
+
+
+def check_explains(attribution: Attribution, prediction: Prediction) -> None:
+    """Refuse an attribution of another prompt or position."""
+    text = prediction.located[0]
+    if attribution.text == text and torch.equal(prediction.ids.cpu()[attribution.positions], attribution.ids):
+        return
+    explained, cached = (shorten(each, 60, placeholder=" …") for each in (attribution.text, text))
+    raise ValueError(
+        "this attribution is of another prompt than the cache, or of another position=: it explains "
+        f"{described(attribution.target, attribution.target_text)} by {explained!r}, and the cache is of {cached!r}: "
+        "give the cache that it was made from"
     )

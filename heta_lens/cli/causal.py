@@ -1,4 +1,4 @@
-"""The subcommands ``causal validate``, ``causal patch`` and ``causal heads``."""
+"""The subcommands ``causal validate``, ``causal patch`` and ``causal components``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,29 +222,68 @@ def _patch_grid(
     _write_view(grid.plot, files)
 
 
-@command("causal heads", causal)
-def list_heads(
+PASSAGE = "The words of the prompt that are changed, as ' Lisbon'; they must occur once."
+CHANGE = "What replaces the words: zero, mean, vocab_mean, pad or space (masks), a token's id, or resample."
+COUNTERFACTUAL = "Instead of --passage: a prompt of as many tokens (of a chat, another last message) that differs."
+KNOCK_OUT = "Put changed outputs into the clean run, instead of clean outputs into the changed run."
+
+
+@dataclass(frozen=True)
+class ChangeFlags:
+    """The change of a prompt whose way to the answer is searched."""
+
+    passage: Annotated[str | None, Option(metavar="WORDS", help=PASSAGE)] = None
+    change: Annotated[str | None, Option(metavar="CHANGE", help=CHANGE)] = None
+    corrupted: Annotated[str | None, Option(metavar="TEXT", help=COUNTERFACTUAL)] = None
+
+    def check(self) -> None:
+        if self.corrupted is not None:
+            refuse({"passage": self.passage, "change": self.change}, "has no effect with --corrupted")
+        elif self.passage is None:
+            raise ValueError("nothing is changed: give --passage WORDS of the prompt, or --corrupted TEXT")
+
+
+@command("causal components", causal)
+def list_components(
     *,
     model: flags.Model = "demo",
-    position: Annotated[int | None, Option(metavar="P", help="Of the predicted token (the next one).")] = None,
-    top: Top = views.HIGHEST,
-    html: flags.Page = None,
+    changed: ChangeFlags,
+    knock_out: Annotated[bool, Option("--knock-out", help=KNOCK_OUT)] = False,
+    verify: Annotated[int, Option(min=1, help="How many components to patch.")] = 32,
+    scale: Scale = None,
+    top: Top = 10,
     prompts: flags.PromptFlags,
+    questions: TargetFlags,
+    files: views.SavedFiles,
     loading: flags.LoadingFlags,
 ) -> None:
-    """List the heads that carry most of the gate.
+    """List the heads and MLPs that carry a passage to the answer.
 
-    The gate is HETA's; L0H1 is head 1 of layer 0.
+    The passage is changed, and clean outputs of heads and MLPs are patched back in.
     """
-    files = Files(html=html)
-    files.check()
-    prompt = prompts.read()
-    from heta_lens.causal import gate_heads
+    files.check((*views.PAGES, *views.DRAWN))
+    changed.check()
+    prompt, question = prompts.read(), questions.question()
+    from heta_lens.causal import components
+    from heta_lens.prediction.prediction import Prediction
 
-    read = read_prompt(model, prompt, Question(position=position), **loading.options())
-    heads = gate_heads(read.cache, tokens=read.tokens, position=position).of()
-    ranked = [{"name": head.name, **head._asdict()} for head in heads.top(heads.values.numel())]
-    add(title=heads.title)
-    say(heads.title)
-    _list("heads", ranked, top, {"name": "{}", "value": "{:.2%}"})
-    _write_view(heads.plot, files)
+    read = read_prompt(model, prompt, question, **loading.options())
+    options: dict[str, Any] = given(scale=scale)
+    if changed.corrupted is not None:
+        options["change"] = read_by(read.cache.model, with_text(prompt, changed.corrupted), question).tokens
+    else:
+        prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
+        options["positions"] = prediction.positions_of(changed.passage)
+        if changed.change is not None:
+            options["change"] = int(changed.change) if changed.change.isdecimal() else changed.change
+    options |= {"direction": "knock_out" if knock_out else "restore", "verify": verify, "progress": bars()}
+    found = components(read.cache, target=question.target, position=question.position, tokens=read.tokens, **options)
+    rows = [{"name": each.name, **each._asdict()} for each in found.top(verify)]
+    add(claim=found.claim, route=found.route_in_words, together=found.together, saved=files.save)
+    say(f"{found}\n")
+    forms = {"name": "{}", "position": "{}", "token": "{!r}", "effect": "{:.3g}", "estimate": "{:.3g}"}
+    _list("components", rows, top, forms)
+    _write_view(found.plot, files)
+    if files.save is not None:
+        found.save(files.save)
+        note(files.save)

@@ -1,7 +1,6 @@
-"""Patching grids against TransformerLens and against a run per cell, and patching in the order of scores."""
+"""Patching grids against TransformerLens and against a run per cell."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from transformer_lens import patching as theirs
 
 from helpers import zoo
 from helpers.asking import cache_of, explain, hooked, relative
-from heta_lens.causal import Grid, Search, patch, patch_in_order
+from heta_lens.causal import Grid, patch
 from heta_lens.model.adapter import ModelAdapter
 
 N, TARGET, OTHER = 5, 7, 9
@@ -25,12 +24,6 @@ def patched(model: Any, target: Any = TARGET, n: int = N, **options: Any) -> Gri
     clean, corrupted = prompts(model, n)
     ids = {"tokens": clean, "corrupted_tokens": corrupted}
     return patch(cache_of(model, clean), cache_of(model, corrupted), target, **ids, **options)
-
-
-def searched(model: Any, attribution: Any, n: int = N, **options: Any) -> Search:
-    clean, corrupted = prompts(model, n)
-    ids = {"tokens": clean, "corrupted_tokens": corrupted}
-    return patch_in_order(cache_of(model, clean), cache_of(model, corrupted), attribution, **ids, **options)
 
 
 def log_prob(logits: Tensor) -> Tensor:
@@ -206,65 +199,6 @@ def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(build: Callab
     assert relative(found.values, expected) < CLOSE and relative(found.values, plain.values) > 1e-3
 
 
-def shares(model: Any, order: Sequence[int], what: str, layer: int) -> list[float]:
-    clean, corrupted = (run(model, ids) for ids in prompts(model))
-    name = f"blocks.{layer}.{PLACES[what]}"
-    handed = note(model, prompts(model)[0], name)
-    found = [one_run(model, name, handed, order[:count]) for count in range(1, len(order) + 1)]
-    return [float((one - corrupted) / (clean - corrupted)) for one in found]
-
-
-def scored(model: Any, scores: Sequence[float]) -> Any:
-    attribution = explain(model, zoo.prompt(model, N), TARGET, method="recency")
-    return replace(attribution, scores=torch.tensor(scores, dtype=torch.float64))
-
-
-SCORES = [0.1, 0.5, 0.9, 0.5, 0.7]
-
-
-ORDER = [2, 4, 1, 3, 0]
-
-
-def needed(expected: Sequence[float], restore: float) -> int | None:
-    """Count the positions that a plain loop patches."""
-    return next((count for count, share in enumerate(expected, 1) if share >= restore), None)
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("what", BY_POSITION)
-@pytest.mark.parametrize("build", zoo.models("-(gptj|llama)$"))
-def test_the_search_stops_where_a_plain_loop_does(build: Callable[..., Any], what: str) -> None:
-    model = build()
-    expected, attribution = shares(model, ORDER, what, layer=1), scored(model, SCORES)
-    nothing = 0.0 if abs(expected[0]) > 1e-9 else 1e-6  # in the last layer, other positions do nothing but by rounding
-    for restore, batch in ((nothing, 1), (abs(max(expected) - 1e-4), 1), (abs(max(expected) - 1e-4), 3), (9.0, 3)):
-        count = needed(expected, restore)
-        found = searched(model, attribution, restore=restore, what=what, layer=1, batch=batch)
-        assert found.positions == tuple(ORDER[:count])
-        assert found.restored == pytest.approx(expected[:count], abs=1e-5)
-        assert found.exhaustive == N
-
-
-@ONE_EACH
-def test_tokens_left_out_of_the_attribution_are_not_patched(build: Callable[..., Any]) -> None:
-    model = build()
-    left = scored(model, SCORES).without([1, 3])
-    found = searched(model, left, restore=1e9)
-    assert found.positions == (2, 4, 0) and found.forwards == 3 and found.exhaustive == N
-    assert found.restored == pytest.approx(shares(model, [2, 4, 0], "resid_pre", 0), abs=1e-5)
-
-
-@ONE_EACH
-def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: Callable[..., Any]) -> None:
-    model = build()
-    clean, corrupted = prompts(model)
-    orders = [explain(model, ids, TARGET, method="recency") for ids in (clean, corrupted)]
-    first, second = (searched(model, one, restore=1e9) for one in orders)
-    assert first == second
-    assert searched(model, orders[0], target=OTHER, restore=1e9).restored != first.restored
-    assert first.restored == pytest.approx(shares(model, first.positions, "resid_pre", 0), abs=1e-5)
-
-
 # --------------------------------------------------------------------------------------------------------------- grids
 @ONE_EACH
 def test_a_grid_is_labelled_by_tokens_or_heads(build: Callable[..., Any]) -> None:
@@ -300,17 +234,10 @@ def test_wrong_options_of_a_grid_are_refused(options: dict[str, Any], message: s
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_search_takes_positions_only() -> None:
-    model = zoo.bridge("gpt2")
-    with pytest.raises(ValueError, match="what='head_out'"):
-        searched(model, scored(model, SCORES), what="head_out")
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_prompts_and_attributions_that_do_not_match_are_refused() -> None:
     model, stranger = zoo.bridge("gpt2"), zoo.bridge("gptj")
     clean, longer = zoo.prompt(model, N), zoo.prompt(model, N + 1)
-    cache, scores = cache_of(model, clean), scored(model, SCORES)
+    cache = cache_of(model, clean)
     with pytest.raises(ValueError, match=f"the corrupted prompt has {N + 1} tokens, and the clean one {N}"):
         patch(cache, cache_of(model, longer), TARGET)
     with pytest.raises(ValueError, match="the two caches are of two models"):
@@ -320,11 +247,6 @@ def test_prompts_and_attributions_that_do_not_match_are_refused() -> None:
     for wrong in ("tokens", "corrupted_tokens"):
         with pytest.raises(ValueError, match=f" {wrong}=, if given, do not match the cache"):
             patch(cache, cache, TARGET, **{wrong: prompts(model)[1]})
-    with pytest.raises(ValueError, match="nothing was lost"):
-        patch_in_order(cache, cache, scores, tokens=clean, corrupted_tokens=clean)
-    for ids in (zoo.prompt(model, N, seed=2), longer):
-        with pytest.raises(ValueError, match="this attribution is of neither prompt"):
-            searched(model, explain(model, ids, TARGET, method="recency"))
 
 
 @pytest.mark.parametrize("what", ["mlp_out", "head_q"])

@@ -53,9 +53,24 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
     assert re.search(rf"^{best.layer} +{best.column} +{re.escape(repr(best.label))} ", shown, re.MULTILINE)
 
 
+def test_the_components_that_carry_a_passage(tmp_path: Path) -> None:
+    page, saved = tmp_path / "a.html", tmp_path / "a.safetensors"
+    shown = done("components", TEXT, "--passage", "drawer", "--verify", "4", "--html", str(page), "--save", str(saved))
+    cache, ids = cached()
+    found = causal.components(cache, [7], tokens=ids, verify=4)
+    assert repr(found).splitlines()[1] in shown and page.exists()
+    assert repr(causal.Components.load(saved)) == repr(found)
+    with_other = ("--corrupted", OTHER, "--knock-out", "--verify", "2", "-q")
+    found = causal.components(cache, change=cached(OTHER)[1], tokens=ids, verify=2, direction="knock_out")
+    assert repr(found) in done("components", TEXT, *with_other)
+    assert "replaced by token 5" in done("components", TEXT, "--passage", "drawer", "--change", "5", "--verify", "1")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["components", TEXT], "nothing is changed: give --passage WORDS"),
+        (["components", TEXT, "--corrupted", OTHER, "--change", "mean"], "--change mean has no effect with --corr"),
         (["validate", TEXT, "-m", "loo,lime"], "this command takes one method, and --method names 2"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--mask", "mean"], "--mask mean has no effect with --corrupted"),

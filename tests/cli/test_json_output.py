@@ -53,8 +53,9 @@ def test_patching() -> None:
     assert effects == sorted(effects, reverse=True)
     printed = document("causal", "patch", TEXT, "--corrupted", TEXT.replace("Mia", "Leo", 1), "--layers", "0:2")
     assert {each["layer"] for each in printed["patches"]} == {0, 1} and printed["clean"] != printed["corrupted"]
-    assert sum(each["value"] for each in document("causal", "heads", TEXT)["heads"]) == pytest.approx(1)
-    assert "error" in document("causal", "heads", "", code=2)
+    found = document("causal", "components", TEXT, "--passage", "drawer", "--verify", "4")
+    assert found["claim"].startswith("With ' drawer' (7) replaced") and len(found["components"]) == 4
+    assert "error" in document("causal", "components", TEXT, "--passage", "Paris", code=2)
 
 
 @pytest.mark.thorough

@@ -40,7 +40,6 @@ class Subject:
         one: dict[str, Any] = {"target": TARGET, "tokens": self.ids}
         two: dict[str, Any] = {**one, "corrupted_tokens": self.other_ids}
         effects, patch = self._effects, partial(causal.patch, self.cache, self.other, batch=4)
-        in_order = partial(causal.patch_in_order, self.cache, self.other, self.given, restore=1, layer=1)
         return {
             "edges": effects,
             "edges, recomputed": partial(effects, patterns="recomputed"),
@@ -50,11 +49,9 @@ class Subject:
             "validate": lambda: causal.validate(self.cache, self.given, tokens=self.ids, how="input").effects,
             "patch": lambda: patch(**two, layers=[1]).values,
             "patch heads": lambda: patch(**two, what="head_out").values,
-            "patch in order": lambda: torch.tensor(in_order(**two).restored),
             "trace": lambda: causal.trace(self.cache, **one, samples=1).values,
             "trace what is added": lambda: causal.trace(self.cache, **one, samples=1, what="attn_out", window=2).values,
             "ablate heads": lambda: causal.ablate_heads(self.cache, **one, fill="mean").values,
-            "heads of the gate": lambda: causal.gate_heads(self.cache, tokens=self.ids).shares,
             "swap values": self._swapped,
             "components": lambda: causal.components(self.cache, [2], **one, verify=4).effects,
         }

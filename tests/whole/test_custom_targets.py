@@ -220,4 +220,3 @@ def test_interventions_and_metrics_take_any_target() -> None:
     explained = explain(model, ids, lopsided)
     assert causal.validate(cache, explained, tokens=ids).effects.isfinite().all()
     assert "lopsided(logits)" in causal.patch(cache, corrupted, lopsided).title
-    assert causal.patch_in_order(cache, corrupted, explained).positions

@@ -32,13 +32,6 @@ def gate(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") 
     return mass / total, float(total)
 
 
-def by_head(patterns: PatternsByLayer, norms: NormsByLayer, flow: Flow = "suffix") -> Float[Tensor, "layer head pos"]:
-    """Return the contributions of heads to M, which sum to M (to 0 without any flow)."""
-    mass = transport(patterns, flow) * torch.stack([*norms])
-    total = mass.sum()
-    return mass / total if total else mass
-
-
 def value_norms(
     values: Iterable[Float[Tensor, "pos group d_head"]],
     outputs: Iterable[Float[Tensor, "head d_head d"]],
