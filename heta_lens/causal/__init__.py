@@ -1,10 +1,12 @@
 """Causal validation: patches of tokens, heads and layers, and the prediction after a patch.
 
-`validation` compares an attribution with patches of single tokens; `patching` fills TransformerLens' grids (`grid`),
-patches in the order of the scores, and swaps values between prompts; `tracing` is causal tracing; `heads` patches
-attention heads; `components` finds the heads and MLPs that carry a change of tokens (`component_results`).
+`changes` shows what the model would say after a change of tokens; `components` finds the heads and MLPs that carry the
+change (`component_results`). `validation` compares an attribution with patches of single tokens; `patching` fills
+TransformerLens' grids (`grid`), and swaps values between prompts; `tracing` is causal tracing; `heads` ablates
+attention heads.
 """
 
+from heta_lens.causal.changes import what_if
 from heta_lens.causal.component_results import Component, Components
 from heta_lens.causal.components import components
 from heta_lens.causal.grid import Grid, Patch
@@ -29,4 +31,5 @@ __all__ = [
     "swap_values",
     "trace",
     "validate",
+    "what_if",
 ]

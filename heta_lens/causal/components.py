@@ -10,36 +10,30 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.files import brief
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import (
     Batch,
     check_at_least,
     check_choice,
     check_count,
-    check_token,
-    chosen_positions,
-    is_whole,
 )
 from heta_lens._util.work import count, working
-from heta_lens.causal.component_results import SHOWN, Components, Direction
+from heta_lens.causal.changes import Change, changed_embeddings
+from heta_lens.causal.component_results import Components, Direction
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import head_outputs_name, pattern_name, values_name
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.gradients import check_gradients, likelihood
-from heta_lens.prediction.masking import Mask, check_mask, mask_vector
-from heta_lens.prediction.patching import Site, check_reading, noted, patched, redrawn, site_name
+from heta_lens.prediction.patching import Site, check_reading, noted, patched, site_name
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
-
-Change: TypeAlias = Mask | Literal["resample"] | Sequence[int] | Int[Tensor, "..."]
 
 
 @one_at_a_time("cache")
@@ -148,45 +142,6 @@ def hook_points(prediction: Prediction) -> list[list[str]]:
     names = [[site_name(prediction.adapter, kind, layer) for kind in kinds] for layer in range(prediction.layers)]
     prediction.adapter.check_points([name for layer in names for name in layer])
     return names
-
-
-def changed_embeddings(
-    prediction: Prediction, positions: Iterable[int] | None, change: Change, seed: int
-) -> tuple[list[int], Float[Tensor, "pos d"], str]:
-    """Return the changed positions, the embeddings with the change, and the change in words."""
-    n, embeddings = len(prediction), prediction.embeddings
-    vector = isinstance(change, Tensor) and change.is_floating_point()
-    listed = not (vector or isinstance(change, str) or is_whole(change))
-    if seed and not (isinstance(change, str) and change == "resample"):
-        raise ValueError(f"seed={seed!r} is for change='resample', not for change={brief(change)}")
-    try:
-        ids = torch.as_tensor(change).flatten().tolist() if listed else []
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"change={brief(change)} is neither a mask nor a list of token ids") from None
-    if positions is None:
-        if len(ids) != n:
-            raise ValueError(f"positions=None needs the ids of a counterfactual prompt of {n} tokens as change=")
-        positions = (prediction.ids.cpu() != torch.tensor(ids)).nonzero().flatten().tolist()
-    places = chosen_positions("positions", positions, n, "of the context")
-    if listed:
-        if len(ids) not in (len(places), n):
-            raise ValueError(f"change has {len(ids)} ids: give one for each of the {len(places)} positions, or {n}")
-        wanted = [ids[place] for place in places] if len(ids) == n else ids
-        for token in wanted:
-            check_token("change", token, prediction.adapter.vocabulary)
-        rows = prediction.adapter.embedding_table(wanted)
-        texts = [repr(prediction.tokenizer.write(token)) for token in wanted]
-        described = ", ".join(texts[:SHOWN] + [f"{len(texts) - SHOWN} more"] * (len(texts) > SHOWN))
-    elif isinstance(change, str) and change == "resample":
-        rows, described = next(redrawn(prediction, 1, seed))[places], "resampled tokens"
-    else:
-        mask: Any = change
-        check_mask("change", mask)
-        rows = mask_vector(prediction, mask)
-        described = "a vector" if vector else f"token {change}" if is_whole(change) else f"the {change} mask"
-    changed = embeddings.clone()
-    changed[places] = rows.to(changed)
-    return places, changed, described
 
 
 # ------------------------------------------------------------------------------------------------------------ two runs

@@ -15,11 +15,12 @@ from torch import Tensor
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_token, keywords
-from heta_lens._util.target_kinds import Activation, members, sides
+from heta_lens._util.target_kinds import Activation
 from heta_lens._util.work import watcher
 from heta_lens.api import attribute_span
 from heta_lens.attribution import Attribution
 from heta_lens.causal import Components, components
+from heta_lens.causal.changes import likeliest
 from heta_lens.methods.registry import method_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import lean_names_filter, put_where
@@ -178,7 +179,8 @@ class Answers:
         effect: dict[str, Any] = {"before": float(before.value), "after": value, "drop": float(before.value) - value}
         if not isinstance(before.target, Activation):
             log_probs = log_softmax(logits)
-            effect |= {"kl": float(kl(before.log_probs, log_probs)), "tokens": self._likely(before, log_probs)}
+            rows = likeliest(before, log_probs, SHOWN).reset_index(names="text").to_dict("records")
+            effect |= {"kl": float(kl(before.log_probs, log_probs)), "tokens": rows}
         scores = [self._score(self.result(number).summed, change) for number in change.results]
         return effect | {"target": before.target_words, "scores": scores}
 
@@ -233,22 +235,6 @@ class Answers:
                 f"{len(before)}: write a prompt with {len(before)}"
             )
         return self._same_target(question, before, other.ids[:, : len(before)])
-
-    def _likely(self, before: Prediction, after: Float[Tensor, "vocab"]) -> list[dict[str, Any]]:
-        """Return the targets and the most likely next tokens before and after, with both probabilities."""
-        targets = [] if callable(before.target) else [id for side in sides(before.target) for id in members(side)]
-        most = [log_probs.topk(min(SHOWN, len(after))).indices.tolist() for log_probs in (before.log_probs, after)]
-        write, context = before.tokenizer.write, before.ids.tolist()
-        rows = [
-            {
-                "text": write(token, context),
-                "target": token in targets,
-                "before": float(before.log_probs[token].exp()),
-                "after": float(after[token].exp()),
-            }
-            for token in dict.fromkeys([*targets, *most[0], *most[1]])
-        ]
-        return sorted(rows, key=lambda row: -max(row["before"], row["after"]))
 
     def _score(self, result: Attribution, change: Change) -> dict[str, float]:
         """Return the score of the changed tokens, and its share of all scores, as in the view."""

@@ -15,7 +15,7 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked, plain_embeddings, relative
 from heta_lens import activation
 from heta_lens.causal import Components, components
-from heta_lens.causal.patching import shares_in_order
+from heta_lens.causal.components import shares_in_order
 from heta_lens.model.adapter import ModelAdapter
 
 N, TARGET, OTHER, POSITIONS, EVERY = 6, 7, 9, [2], 10**6

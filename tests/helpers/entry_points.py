@@ -53,6 +53,7 @@ class Subject:
             "trace what is added": lambda: causal.trace(self.cache, **one, samples=1, what="attn_out", window=2).values,
             "ablate heads": lambda: causal.ablate_heads(self.cache, **one, fill="mean").values,
             "swap values": self._swapped,
+            "what if": lambda: torch.tensor(causal.what_if(self.cache, [2], **one)["after"].tolist()),
             "components": lambda: causal.components(self.cache, [2], **one, verify=4).effects,
         }
 

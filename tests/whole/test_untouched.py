@@ -116,12 +116,12 @@ def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict
 
 INTERVENTIONS = ["edges", "edges, recomputed", "edges, counterfactual", "stream", "input", "validate", "patch",
                  "patch heads", "trace", "trace what is added", "ablate heads", "swap values",
-                 "components"]  # fmt: skip
+                 "what if", "components"]  # fmt: skip
 
 
 def test_every_intervention_is_tried() -> None:
     others = {"Component", "Components", "Grid", "Head", "Heads", "Patch", "Validation"}
-    calls = {"effects", "validate", "patch", "trace", "ablate_heads", "swap_values", "components"}
+    calls = {"effects", "validate", "patch", "trace", "ablate_heads", "swap_values", "what_if", "components"}
     assert {*causal.__all__} - others == calls
 
 
