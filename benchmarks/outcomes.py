@@ -1,7 +1,7 @@
 """Measured outcomes, one a line: an interrupted measurement resumes, and tables are written from the outcomes alone."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,14 +38,18 @@ class Outcomes:
         outcomes = {key: measured[key] for key in wanted if key in measured}
         return outcomes, len(wanted) - len(outcomes)
 
-    def measure(self, keys: Iterable[Key], measured: Callable[..., Any]) -> None:
-        """Measure the missing outcomes by their keys, and write each to the disk at once."""
-        done = self.read()
+    def measure(
+        self, keys: Iterable[Key], measured: Callable[..., Any], done: Mapping[Key, Any] | None = None
+    ) -> dict[Key, Any]:
+        """Measure the missing outcomes by their keys, write each to the disk at once, and return them."""
+        found, done = dict[Key, Any](), self.read() if done is None else done
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut short
             for key in track([key for key in keys if key not in done], self.name, console=Console(stderr=True)):
-                line = json.dumps({"key": key, "outcome": measured(*key)}, ensure_ascii=False)
+                found[key] = measured(*key)
+                line = json.dumps({"key": key, "outcome": found[key]}, ensure_ascii=False)
                 file.write(f"{line}\n".encode())
                 file.flush()
+        return found

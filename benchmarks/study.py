@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from subprocess import check_output as run_command
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import torch
@@ -33,21 +34,26 @@ from heta_lens.prediction.rerun import Rerun
 FOLDER = Path(__file__).parents[1] / "models"
 MODELS = ("SmolLM2-135M-Instruct", "gemma-3-270m")
 WANTED = {MODELS[0]: {"dev": 12, "test": 36}, MODELS[1]: {"test": 24}}  # right answers of a family
-LONGEST, LONG = {"squad_paragraph": 160}, 80  # tokens of a prompt; those longer than LONG have fewer interventions
+LONGEST, LONG = {"squad_paragraph": 160}, 80  # tokens of a prompt; those longer than LONG have fewer measurements
 SECOND, FOURTH = 2, 4  # interventions are measured on every second prompt, slower methods on every fourth
 DRAWN, DRAWS = 8, 4  # other targets; resampled texts, twice
 FITTED = 40  # prompts to fit AT2
 
+RUNNER_UP, WRONG = "runner-up", "wrong form"  # other targets
+
 T = TypeVar("T")
 Setting: TypeAlias = tuple[str, dict[str, Any]]
 ALWAYS: Mapping[str, Setting] = {
-    method: (method, {})
-    for method in (
-        *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope"),
-        *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering"),
-        *("at2", "random", "recency"),
-    )
+    "fast": ("attn_lrp", {"rule": "cp_lrp"}),  # the preset when the protocol was written
+    **{
+        method: (method, {})
+        for method in (
+            *("attn_lrp", "gim", "input_x_gradient", "grad_cam", "jacobian_scope", "attention_rollout"),
+            *("attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2", "random"),
+        )
+    },
 }
+TOLD_APART = ("fast", "attn_lrp")  # also explain why one form of a verb or pronoun rather than the other
 SLOWER: Mapping[str, Setting] = {
     **{
         method: (method, {})
@@ -75,37 +81,70 @@ def at2_weights(name: str) -> Path:
 # ---------------------------------------------------------------------------------------------------------- measurement
 def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:
     """Return everything that is known of a prompt, the ``nth`` of its family and split, or why it does not count."""
+    try:
+        return {"commit": commit(), **known_of(name, family, split, number, nth)}
+    except (ValueError, RuntimeError) as error:
+        return {"left out": "error", "why": str(error)}
+
+
+@cache
+def commit() -> str:
+    """Return the commit that measures, with a mark if files were changed since."""
+    return run_command(["git", "describe", "--always", "--dirty"], cwd=FOLDER.parent, text=True).strip()
+
+
+def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[str, Any]:
     model, question = model_of(name), questions(family, split)[number]
     instance = question.instance
-    if model.to_tokens(instance.text).shape[1] > LONGEST.get(family, LONG):
+    size = model.to_tokens(instance.text).shape[1]
+    if size > LONGEST.get(family, LONG):
         return {"left out": "long"}
     prediction = ask(model, instance)
     assert isinstance(prediction.target, int)
-    visible = (~method_of("recency", {})(prediction).hidden).nonzero().flatten().tolist()
+    visible, last = (~method_of("recency", {})(prediction).hidden).nonzero().flatten().tolist(), len(prediction) - 1
     eligible = evidence_positions(instance, prediction, "eligible") if instance.eligible else visible
+    eligible = [place for place in eligible if place != last]  # the prediction is read there
     known: dict[str, Any] = {"tokens": len(prediction), "p": short(prediction.log_probs[prediction.target].exp())[0]}
-    if not right(KINDS[family], prediction, question, eligible):
+    if not right(KINDS[family], prediction, question, [*eligible, last]):
         return known | {"left out": "wrong"}
     gold = evidence_positions(instance, prediction, "gold")
+    assert {*gold} < {*eligible}, (family, number)
     known |= {"template": instance.template, "visible": visible, "eligible": eligible, "gold": gold}
-    fourth, seconds = nth % FOURTH == 0, dict[str, float]()
-    parts = parts_of(prediction, visible, seconds)
-    every = SECOND if len(prediction) <= LONG else FOURTH
+    others = other_targets(prediction, question)
+    targets = [prediction.target, *others.values()]
+    log_probs = short(prediction.log_probs[targets])
+    known |= {"targets": targets, "log probs": log_probs, "others": [*others]}
+    every, seconds = SECOND if size <= LONG else FOURTH, dict[str, float]()
+    parts = parts_of(prediction, visible, others, seconds)
     effects = effects_of(prediction, eligible, seconds) if nth % every == 0 else {}
+    settings = {**ALWAYS, **(SLOWER if nth % FOURTH == 0 and size <= LONG else {})}
     scores, refused = dict[str, Any](), dict[str, str]()
-    for setting, (method, options) in {**ALWAYS, **(SLOWER if fourth else {})}.items():
+    for setting, (method, options) in settings.items():
         given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})
+        run = method_of(method, {"progress": False, **given})
         try:
-            found = timed(seconds, setting, partial(method_of(method, {"progress": False, **given}), prediction))
+            found = timed(seconds, setting, partial(run, prediction))
         except ValueError as error:
             refused[setting] = str(error)
             continue
         scores[setting] = short(found.scores[visible])
+        if setting in TOLD_APART and WRONG in others:
+            apart = run(replace(prediction, target=(prediction.target, others[WRONG])))
+            scores[f"{setting}, {WRONG}"] = short(apart.scores[visible])
         if setting == "heta":
             parts["curvature"] = short(found.parts["curvature"][visible])
             whole = {**found.parts, "score": found.scores}
             known["first, last, sum"] = {name: short(one[[0, -1]]) + short(one.sum()) for name, one in whole.items()}
     return known | {"parts": parts, "effects": effects, "scores": scores, "seconds": seconds, "refused": refused}
+
+
+def other_targets(prediction: Prediction, question: Question) -> dict[str, int]:
+    """Return other targets: the runner-up, the other form of a verb or pronoun, and those that are drawn."""
+    likely = prediction.log_probs.argsort(descending=True).tolist()
+    found = {RUNNER_UP: next(token for token in likely if token != prediction.target)}
+    if len(question.wrong) == 1:
+        found[WRONG] = prediction.spell(question.wrong[0])[0]
+    return found | {f"drawn {at}": token for at, token in enumerate(drawn_targets(prediction))}
 
 
 def timed(seconds: dict[str, float], name: str, run: Callable[[], T]) -> T:
@@ -129,23 +168,26 @@ def right(kind: str, prediction: Prediction, question: Question, eligible: Seque
     return all(log_probs[prediction.target] > log_probs[other] for other in others)
 
 
-def parts_of(prediction: Prediction, visible: Sequence[int], seconds: dict[str, float]) -> dict[str, Any]:
-    """Return what candidates of HETA are made of, for the target and for targets that the model might say."""
-    target, likely = prediction.target, prediction.log_probs.argsort(descending=True).tolist()
-    runner_up, others = next(token for token in likely if token != target), drawn_targets(prediction)
+def parts_of(
+    prediction: Prediction, visible: Sequence[int], others: Mapping[str, int], seconds: dict[str, float]
+) -> dict[str, Any]:
+    """Return what candidates of HETA are made of, for the target and for the others."""
+    target = prediction.target
+    gradient = method_of("gradient_norm", {"progress": False})
 
-    def squared(target: Any) -> list[list[float]]:
-        method = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})
-        found = method(replace(prediction, target=target)).parts
-        return [short(found[part][visible]) for part in ("curvature", "gate")]
+    def squared(target: Any) -> list[float]:
+        return short(gradient(replace(prediction, target=target)).scores[visible].square())
 
-    gradient, gate = timed(seconds, "squared gradient", partial(squared, target))
+    drawn = {token: token for name, token in others.items() if name.startswith("drawn")}
+    by_token = timed(seconds, "others", lambda: {token: squared(token) for token in drawn})
+    gate = method_of("heta", {"variant": "transition_only", "progress": False})
+    apart = {name: squared((target, others[name])) for name in (RUNNER_UP, WRONG) if name in others}
     return {
-        **timed(seconds, "zero", partial(masked, prediction, "zero", visible, [runner_up, *others])),
-        "gate": gate,
-        "squared gradient": gradient,
-        "squared gradient, contrast": squared((target, runner_up))[0],
-        "squared gradient, others": timed(seconds, "others", lambda: [squared(other)[0] for other in others]),
+        **timed(seconds, "zero", partial(masked, prediction, "zero", visible, [*others.values()])),
+        "squared gradient": timed(seconds, "squared gradient", partial(squared, target)),
+        "gate": short(timed(seconds, "gate", partial(gate, prediction)).parts["gate"][visible]),
+        "squared gradient, contrast": apart,
+        "squared gradient, others": [by_token[token] for name, token in others.items() if name.startswith("drawn")],
     }
 
 
@@ -282,8 +324,7 @@ def measure(
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
                 break
-            outcomes.measure([(family, split, number)], partial(measured, nth=nth))
-            known |= outcomes.read()
+            known |= outcomes.measure([(family, split, number)], partial(measured, nth=nth), known)
     pack(name)
 
 

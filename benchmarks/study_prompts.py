@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from heta_lens._util.text import Span
-from heta_lens.data.instance import Instance
+from heta_lens.data.instance import SPANS, Instance
 from heta_lens.data.recall import Draw
 from heta_lens.data.suites import suite
 
@@ -25,12 +25,14 @@ SPLITS = ("dev", "test")
 FAMILIES: dict[str, Any] = json.loads(Path(__file__).with_name("study_wordings.json").read_text(encoding="utf-8"))
 LISTS: dict[str, str] = FAMILIES.pop("words")
 USED: dict[str, str] = FAMILIES.pop("used")  # ids of published prompts that had a part in an earlier study
+SQUAD = ("squad_sentence", "squad_paragraph")
 PUBLISHED = {"squad_sentence": "text", "squad_paragraph": "text", "known_facts": "facts", "agreement_phrase": "syntax"}
 KINDS: Mapping[str, str] = {**PUBLISHED, **{name: spec["kind"] for name, spec in FAMILIES.items()}}
 MARK = re.compile(r"<([\w' ]+)>")
 OPEN = "\"'([\n"  # a word follows without a space
 NUMBERED = "subjects"  # the list of singulars and plurals
-FACTS = 3  # every third fact is for dev
+FACTS = 3  # every third pair of words is for dev
+LED = ("facts", "syntax", "patterns")  # kinds of short prompts, which begin with a sentence that has no part in them
 MADE = 400  # prompts of a family and split, at most
 REPEATED, LISTED = 5, 4  # words of a sequence that is repeated; of a list that goes on
 ARTICLES = (  # the paragraph that begins each of the file's articles
@@ -69,16 +71,30 @@ def published(family: str) -> list[Question]:
     }[family]
     used = USED[name].split()
     every = [one for one in suite(name, str(FILES / file), **options) if one.id.partition("-")[2] not in used]
-    if name == "squad":  # paragraphs of an article are not independent
+    if name == "squad":  # paragraphs of an article are not independent; each question is in one of the two families
+        every = [one for one in every if _told_once(one) and family == SQUAD[crc32(f"{one.id} family".encode()) % 2]]
         return [Question(replace(one, template=_article(one))) for one in every]
     if name == "known_facts":
         answers = {(one.template, one.answer): None for one in every}
         return [
-            Question(one, [str(other) for of, other in answers if of == one.template and other != one.answer])
+            Question(led(one), [str(other) for of, other in answers if of == one.template and other != one.answer])
             for one in every
         ]
     pairs = [pair for one in every if (other := one.counterfactual) for pair in ((one, other), (other, one))]
-    return [Question(one, [str(other.answer)]) for one, other in pairs]
+    return [Question(led(one), [str(other.answer)]) for one, other in pairs]
+
+
+def _told_once(one: Instance) -> bool:
+    """Tell if the context names the first word of the answer once."""
+    (eligible,), first = one.eligible, str(one.answer).split()[0].lower()
+    return len(re.findall(rf"\b{re.escape(first)}\b", one.text[: eligible.stop].lower())) == 1
+
+
+def led(one: Instance, between: str = " ") -> Instance:
+    """Return a prompt behind a sentence that has no part in it, so that evidence does not begin the text."""
+    lead = Draw(f"lead {one.id}").one(LISTS["noise"].split("|")) + between
+    moved = {name: [Span(start + len(lead), stop + len(lead)) for start, stop in getattr(one, name)] for name in SPANS}
+    return replace(one, text=lead + one.text, counterfactual=None, **moved)
 
 
 def _article(one: Instance) -> str:
@@ -92,9 +108,13 @@ def made(family: str, split: str, number: int) -> Question:
     own = spec[split]
     seconds = next((own[part] for part in ("asked", "answers", "separators") if part in own), [""])
     wordings = [*product(own["lines"], seconds)]
-    line, second = wordings[number % len(wordings)]
+    turn, at = divmod(number, len(wordings))  # each turn has another order, so that every fourth prompt is any wording
+    line, second = Draw(f"order {family} {split} {turn}").shuffled(wordings)[at]
     words = draw_words(spec, split, draw)
     asked = draw.one(words)
+    while "label" in asked and len({one["label"] for one in words if one is not asked}) == 1:  # examples have both
+        words = draw_words(spec, split, draw)
+        asked = draw.one(words)
     answer, wrong = asked.get(spec.get("answer", "own"), ""), [asked["wrong"]] if "wrong" in asked else []
     if spec["kind"] == "facts":
         wrong = [row.split("/")[1] for name in spec["slots"].values() for row in LISTS[name].split()]
@@ -117,6 +137,8 @@ def made(family: str, split: str, number: int) -> Question:
                 question, opening = (_filled(part, {**asked, "line": beginning}) for part in second)
     id = f"{family} {split} {number}"
     instance = instance_of(id, f"{line} {second}", spec, context, question, opening, answer)
+    if spec["kind"] in LED:
+        instance = led(instance, "\n" if spec["kind"] == "patterns" else " ")
     return Question(instance, [f" {other}" for other in dict.fromkeys(wrong) if other != answer])
 
 
@@ -135,7 +157,10 @@ def draw_words(spec: Mapping[str, Any], split: str, draw: Draw) -> list[dict[str
 
 
 def facts_of(name: str, split: str) -> list[str]:
-    return [fact for at, fact in enumerate(LISTS[name].split()) if (at % FACTS == 0) == (split == "dev")]
+    """Return the facts of a split; both directions of a pair are in one."""
+    pairs = {fact: tuple(sorted(fact.split("/"))) for fact in LISTS[name].split()}
+    places = {pair: at for at, pair in enumerate(dict.fromkeys(pairs.values()))}
+    return [fact for fact, pair in pairs.items() if (places[pair] % FACTS == 0) == (split == "dev")]
 
 
 def _values(slots: Sequence[str], name: str, row: str, draw: Draw) -> dict[str, str]:

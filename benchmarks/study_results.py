@@ -20,11 +20,14 @@ from heta_lens.evaluation.statistics import Estimate, corrected
 
 RIVALS = ("leave_one_out", "attn_lrp", "fast", "heta")  # of the champion
 OF_ONE_PASS = ("attn_lrp", "fast", "gradient_norm")  # rivals of the champion of one pass
-ONE_PASS = (
+ONE_PASS = (  # of the model, forward and back
     *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope"),
-    *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2", "G", "M · G"),
+    *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2", "M · G"),
 )
-SIGNED = ("fast", "attn_lrp", "gim", "input_x_gradient", "integrated_gradients")
+CONTROLS = ("random", "recency", "primacy")
+SIGNED = (
+    *("fast", "attn_lrp", "gim", "input_x_gradient", "integrated_gradients", "lime", "kernel_shap", "context_cite"),
+)
 REMOVED = {"leave_one_out": "drop", **{f"leave_one_out {how}": how for how in ("mean", "space", "delete", "resample")}}
 MARGIN, LEVEL, MOVES = 0.05, 0.05, 0.1
 RESAMPLED = 4_000  # draws of templates
@@ -48,30 +51,33 @@ def over(part: ArrayLike, others: ArrayLike) -> Scores:
 def candidates(row: Row) -> dict[str, Scores]:
     """Return the scores of every setting of HETA, on the visible tokens."""
     parts = row["parts"]
-    gate, squared, contrast, information, drop = (
-        np.array(parts[name])
-        for name in ("gate", "squared gradient", "squared gradient, contrast", "orig||masked", "drop")
+    gate, squared, information, drop = (
+        np.array(parts[name]) for name in ("gate", "squared gradient", "orig||masked", "drop")
     )
-    runner_up, *others = np.array(parts["drop, others"])
-    own, against = over(squared, parts["squared gradient, others"]), drop - runner_up
-    found = {
-        "√(G·I)": root(squared, information),
-        "√(G·|Δ|)": root(squared, drop) * np.sign(drop),
-        "I": information,
-        "G": squared,
-    }
-    found |= {f"M · {name}": gate * scores for name, scores in found.items()}
+    of_others = dict(zip(row["others"], np.array(parts["drop, others"]), strict=True))
+    others = [values for name, values in of_others.items() if name.startswith("drawn")]
+    own, moved = over(squared, parts["squared gradient, others"]), over(drop, others)
+    sign, informed = np.sign(drop), over(information, others)
+    found = {"√(G·I)": root(squared, information), "√(G·|Δ|)": root(squared, drop) * sign, "I": information}
+    found |= {f"M · {name}": gate * scores for name, scores in {**found, "G": squared}.items()}
     found |= {
+        "gradient_norm": np.sqrt(squared),
         "G/E": own,
         "√(G/E·I)": root(own, information),
-        "√(G/E·|Δ|)": root(own, drop) * np.sign(drop),
+        "√(G/E·|Δ|)": root(own, drop) * sign,
+        "√(G/E·|Δ|/E)": root(own, moved) * sign,
         "Δ − E": drop - np.mean(others, 0),
-        "Δ/E": over(drop, others),
-        "√(G·I/E)": root(squared, over(information, others)),
-        "Δ, contrast": against,
-        "√(G·|Δ|), contrast": root(contrast, against) * np.sign(against),
-        "√(G·I), contrast of G": root(contrast, information),
+        "Δ/E": moved,
+        "√(I·|Δ|/E)": root(information, moved) * sign,
+        "√(G·I/E)": root(squared, informed),
     }
+    for name, contrast in parts["squared gradient, contrast"].items():
+        against = drop - of_others[name]
+        found |= {
+            f"Δ, {name}": against,
+            f"√(G·|Δ|), {name}": root(contrast, against) * np.sign(against),
+            f"√(G·I), {name}": root(contrast, information),
+        }
     if "curvature" in parts:
         curvature = np.array(parts["curvature"])
         found |= {"√(S·I)": root(curvature, information), "S": curvature}
@@ -86,6 +92,8 @@ def scores_of(row: Row) -> dict[str, Scores]:
     """Return the scores of every setting on the visible tokens; NaN where a setting was not measured."""
     eligible, found = eligible_in(row), {name: np.array(values) for name, values in row["scores"].items()}
     found["leave_one_out"] = np.array(row["parts"]["drop"])
+    found["recency"] = np.arange(float(len(row["visible"])))
+    found["primacy"] = -found["recency"]
     for setting, how in REMOVED.items():
         if how in row["effects"]:
             found[setting] = np.full(len(row["visible"]), nan)
@@ -99,22 +107,6 @@ def effect(row: Row, how: str) -> Scores:
     return found.mean(0) if how == "resample" else found
 
 
-def seconds_of(row: Row, setting: str) -> float:
-    """Return the seconds of a setting: of all parts it is made of."""
-    seconds = row["seconds"]
-    if setting in seconds:
-        return seconds[setting]
-    if setting in REMOVED:
-        return seconds["zero" if setting == "leave_one_out" else REMOVED[setting]]
-    made_of = {
-        "zero": any(part in setting for part in "IΔ"),
-        "squared gradient": "G" in setting or "M" in setting,
-        "others": "G/E" in setting,
-        "heta": "S" in setting,
-    }
-    return sum(seconds[part] for part, used in made_of.items() if used)
-
-
 def measures(row: Row, scores: Scores) -> dict[str, float]:
     """Return the endpoints of a setting on a prompt."""
     eligible = eligible_in(row)
@@ -124,6 +116,8 @@ def measures(row: Row, scores: Scores) -> dict[str, float]:
     found = {
         "evidence": above_chance(values, gold, eligible),
         "evidence, visible": above_chance(values, gold, range(len(values))) if whole else nan,
+        "room, evidence": 1 - by_chance(len(eligible), len(gold)),
+        "room, evidence, visible": 1 - by_chance(len(values), len(gold)),
         "last first": float(values.argmax() == last and last not in gold) if whole else nan,
     }
     own = values[eligible]
@@ -137,9 +131,8 @@ def measures(row: Row, scores: Scores) -> dict[str, float]:
 
 
 def above_chance(scores: torch.Tensor, gold: Sequence[int], candidates: Sequence[int]) -> float:
-    """Return the reciprocal rank between a random order's (0) and the highest (1)."""
-    chance = by_chance(len(candidates), len(gold))
-    return (reciprocal_rank(scores, gold, candidates) - chance) / (1 - chance) if chance < 1 else nan
+    """Return the reciprocal rank less that of a random order."""
+    return reciprocal_rank(scores, gold, candidates) - by_chance(len(candidates), len(gold))
 
 
 def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -151,7 +144,7 @@ def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
 def ceiling(rows: Iterable[Row]) -> float:
     """Return the highest correlation with resampling that a score without noise could have."""
     halves = [correlation(*map(torch.tensor, row["effects"]["resample"])) for row in rows if row["effects"]]
-    return float(np.mean([np.sqrt(max(0.0, 2 * half / (1 + half))) for half in halves]))
+    return float(np.mean([np.sqrt(2 * half / (1 + half)) if half > 0 else 0.0 for half in halves]))
 
 
 # ------------------------------------------------------------------------------------------------------------- prompts
@@ -170,8 +163,9 @@ def measured(model: str, split: str) -> Any:
     """Return the endpoints of every setting on every prompt, a row each."""
     return pd.DataFrame(
         {"kind": KINDS[family], "family": family, "split": split, "number": number, "template": row["template"]}
-        | {"setting": setting, "seconds": seconds_of(row, setting)}
+        | {"setting": setting}
         | measures(row, scores)
+        | {how: nan for how in HOW if REMOVED.get(setting) == how}  # of an intervention with itself
         for (family, number), row in prompts(model, split).items()
         for setting, scores in scores_of(row).items()
     )
@@ -220,14 +214,21 @@ class Drawn:
 
 
 def drawn(frame: Any, endpoint: str = "evidence", settings: Sequence[str] = ()) -> Drawn:
-    """Resample the templates of every family, on the prompts that have all settings (by default: every prompt's)."""
-    wide = frame.pivot(index=["kind", "family", "template", *PROMPT[1:]], columns="setting", values=endpoint)
+    """Resample the templates of every family, on the prompts that have all settings (by default: every prompt's).
+
+    A family's value is its mean; of evidence, over what a random order leaves (``room``). Of n templates a draw has
+    n - 1, since n would vary too little.
+    """
+    index = ["kind", "family", "template", *PROMPT[1:]]
+    wide = frame.pivot(index=index, columns="setting", values=endpoint)
     wide = wide[[*settings]].dropna() if settings else wide.dropna(axis=1)
-    generator, kinds = np.random.default_rng(0), dict[str, list[NDArray[np.float64]]]()
+    room, generator = f"room, {endpoint}", np.random.default_rng(0)
+    rooms = frame.groupby(index)[room].first().loc[wide.index] if room in frame else pd.Series(1.0, wide.index)
+    kinds = dict[str, list[NDArray[np.float64]]]()
     for (kind, _), own in wide.groupby(level=["kind", "family"], sort=False):
         sums = own.groupby(level="template").sum().to_numpy()
-        counts = own.groupby(level="template").size().to_numpy()
-        times = generator.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLED)
+        counts = rooms.loc[own.index].groupby(level="template").sum().to_numpy()
+        times = generator.multinomial(max(1, len(counts) - 1), np.full(len(counts), 1 / len(counts)), RESAMPLED)
         times = np.concatenate([np.ones((1, len(counts))), times])
         kinds.setdefault(str(kind), []).append((times @ sums) / (times @ counts)[:, None])
     ordered = [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
@@ -239,21 +240,28 @@ def drawn(frame: Any, endpoint: str = "evidence", settings: Sequence[str] = ()) 
 # ------------------------------------------------------------------------------------------------------------- decision
 @dataclass(frozen=True)
 class Choice:
-    """The setting that leads on dev, those that cannot be told from it, and the cheapest of these."""
+    """The setting that leads on dev, those that are as good, the cheapest of these, and those that lack some prompt."""
 
     leader: str
     equal: tuple[str, ...]
     champion: str
+    left_out: tuple[str, ...]
 
 
 def chosen(among: Callable[[str], bool] = lambda _: True) -> Choice:
+    """Choose the setting whose largest distance to the best of a kind is smallest, or one of one pass that is as good.
+
+    As good: the interval of the difference contains 0, and the difference is at most the margin.
+    """
     frame = measured(MODELS[0], "dev")
+    frame = frame[[name not in CONTROLS and among(name) for name in frame["setting"]]]
     own = drawn(frame)
-    regrets = {name: own.largest_regret[:, at] for at, name in enumerate(own.settings) if among(name)}
+    regrets = {name: own.largest_regret[:, at] for at, name in enumerate(own.settings)}
     leader = min(regrets, key=lambda name: regrets[name][0])
-    equal = [name for name, regret in regrets.items() if own.interval(regret - regrets[leader]).low <= 0]
-    seconds = frame.groupby("setting")["seconds"].mean().to_dict()
-    return Choice(leader, tuple(equal), min(equal, key=lambda name: seconds[name]))
+    apart = {name: regret - regrets[leader] for name, regret in regrets.items()}
+    equal = [name for name, draws in apart.items() if draws[0] <= MARGIN and own.interval(draws).low <= 0]
+    champion = min(equal, key=lambda name: (name not in ONE_PASS, regrets[name][0]))
+    return Choice(leader, tuple(equal), champion, tuple(sorted({*frame["setting"]} - {*own.settings})))
 
 
 @dataclass(frozen=True)
