@@ -54,10 +54,6 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     adapted: ClassVar = "how coalitions are drawn and weighted is our choice"
 
     @property
-    def random(self) -> bool:
-        return self.passes == "multi"
-
-    @property
     def without_effect(self) -> Mapping[str, str]:
         if self.passes == "multi":
             return {}

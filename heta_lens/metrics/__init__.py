@@ -17,7 +17,7 @@ from heta_lens.metrics.interventions import (
     patch_correlation,
 )
 from heta_lens.metrics.metric_case import Metric, MetricCase
-from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area
+from heta_lens.metrics.nc_ns import Soft, hard, released, soft
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.robustness import (
     paraphrase_consistency,
@@ -59,7 +59,6 @@ __all__ = [
     "released",
     "sensitivity",
     "soft",
-    "soft_area",
     "under_noise",
     "with_mean",
     "with_shuffled_weights",

@@ -1,24 +1,21 @@
 """Evaluators of the built-in metrics: functions from a `MetricCase` to the values of metrics by name."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
-from heta_lens.metrics.scores import Normalisation, normalised
+from heta_lens.metrics.scores import normalised
 from heta_lens.prediction.cache import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 
-RUNS = 5  # of a method under noise, or with different seeds
+RUNS = 5  # of a method under noise
 NEEDLESS = "the prediction needs no context: it is the same without any"
 READINGS: dict[str, evidence.DsaReading] = {
     "dsa": "supervised",
@@ -42,11 +39,6 @@ def evaluate_soft(case: MetricCase) -> dict[str, Value]:
         "soft_nc_raw": result.nc,
         "soft_ns_raw": result.ns,
     }
-
-
-def evaluate_soft_equal(case: MetricCase) -> dict[str, Value]:
-    areas = nc_ns.soft_area(case.prediction, case.scores, candidates=case.candidates)
-    return {f"soft_{name}_equal_retention": value_or_reason(areas[name], NEEDLESS) for name in ("nc", "ns")}
 
 
 def evaluate_hard(case: MetricCase) -> dict[str, Value]:
@@ -150,12 +142,6 @@ def evaluate_effects(case: MetricCase) -> dict[str, Value]:
     }
 
 
-def evaluate_deletion(case: MetricCase) -> Value:
-    moved, candidates = case.cached.deletion_effects, case.candidates
-    correlation = interventions.patch_correlation(case.scores.abs(), moved, candidates=candidates, signed=False)
-    return value_or_reason(correlation, "scores or effects are all equal")
-
-
 def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     """Look for the evidence in the counterfactual, with and without the evidence's middle-layer values patched in."""
     assert case.instance.counterfactual is not None
@@ -173,25 +159,10 @@ def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     return dict(zip(names, (*found, evidence.chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
 
 
-def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
+def evaluate_sensitivity(case: MetricCase) -> float:
     runs = robustness.under_noise(case.prediction, [case.explain] * RUNS)
-    return {"sensitivity": variation(case, runs, "max"), "sensitivity_sum": variation(case, runs, "sum")}
-
-
-def variation(case: MetricCase, runs: Sequence[Attribution], norm: Normalisation) -> float:
-    """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
-    return robustness.sensitivity(torch.stack([normalised(scores, norm) for scores in of_candidates]))
-
-
-def evaluate_seed_variance(case: MetricCase) -> float:
-    method: Any = case.explain
-    if not getattr(method, "random", False):  # a user's function has no seed to change
-        return 0.0
-    runs = robustness.under_noise(
-        case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0
-    )
-    return variation(case, runs, "max")
+    return robustness.sensitivity(torch.stack([normalised(scores, "max") for scores in of_candidates]))
 
 
 def evaluate_paraphrase_consistency(case: MetricCase) -> Value:

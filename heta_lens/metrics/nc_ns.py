@@ -8,12 +8,10 @@ divided by the sum of random scores, as reports of evaluations have it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from scipy.integrate import trapezoid
 from torch import Tensor
 
 from heta_lens._util.numerics import kl, token_count
@@ -34,7 +32,6 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.masking import mask_vector, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
-SHARES = tuple(share / 10 for share in range(1, 10))  # of the context, kept by `soft_area`
 RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code removes
 
 
@@ -105,17 +102,6 @@ def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: b
     batches = prediction.batches("auto")
     with prediction.running():
         return batches.map(moved, torch.arange(len(kept)), len(ids))
-
-
-def soft_area(
-    prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
-) -> dict[str, float]:
-    """Average Soft-NC and Soft-NS over shares of the context, the same for every method (areas by width)."""
-    results = [soft(prediction, scores, keep=share, **options) for share in shares]
-    width = shares[-1] - shares[0]
-    return {
-        name: float(trapezoid([getattr(result, name) for result in results], shares)) / width for name in ("nc", "ns")
-    }
 
 
 def hard(
