@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
+from heta_lens.metrics import evidence, interventions, removal, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
 from heta_lens.metrics.scores import normalised
 from heta_lens.prediction.cache import Activations
@@ -30,7 +30,7 @@ def value_or_reason(value: float, reason: str) -> Value:
 
 
 def evaluate_soft(case: MetricCase) -> dict[str, Value]:
-    result = nc_ns.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
+    result = removal.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
     if isnan(result.nc):
         return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
     return {
@@ -42,28 +42,29 @@ def evaluate_soft(case: MetricCase) -> dict[str, Value]:
 
 
 def evaluate_hard(case: MetricCase) -> dict[str, Value]:
-    values = nc_ns.hard(case.prediction, case.scores, candidates=case.candidates)
+    values = removal.hard(case.prediction, case.scores, candidates=case.candidates)
     return {f"hard_{name}": value_or_reason(value, NEEDLESS) for name, value in values.items()}
 
 
 def evaluate_released(case: MetricCase) -> dict[str, Value]:
-    values = nc_ns.released(case.prediction, case.scores, candidates=case.candidates)
+    values = removal.released(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_released_code": value for name, value in values.items()}
 
 
 def evaluate_curves(case: MetricCase) -> dict[str, Value]:
-    morf = curves.curve(case.prediction, case.scores, candidates=case.candidates)
-    lerf = curves.curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
+    morf = removal.curve(case.prediction, case.scores, candidates=case.candidates)
+    lerf = removal.curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
     return {
-        "aopc_del": curves.aopc(morf),
-        "morf": curves.area(morf, "drop"),
-        "lerf": curves.area(lerf, "drop"),
-        "abpc": curves.abpc(morf, lerf),
+        "aopc_del": removal.aopc(morf),
+        "morf": removal.area(morf, "drop"),
+        "lerf": removal.area(lerf, "drop"),
+        "abpc": removal.abpc(morf, lerf),
     }
 
 
 def evaluate_insertion(case: MetricCase) -> float:
-    return curves.aopc(curves.curve(case.prediction, case.scores, insert=True, candidates=case.candidates), insert=True)
+    returning = removal.curve(case.prediction, case.scores, insert=True, candidates=case.candidates)
+    return removal.aopc(returning, insert=True)
 
 
 def evaluate_counterfactual(case: MetricCase) -> Value:
@@ -71,7 +72,7 @@ def evaluate_counterfactual(case: MetricCase) -> Value:
     edited = case.ask(replace(case.instance.counterfactual, answer=None))
     if len(edited) != len(case.prediction):
         return "the edited text has another number of tokens"
-    return curves.aopc(curves.curve(edited, case.scores, candidates=case.candidates))
+    return removal.aopc(removal.curve(edited, case.scores, candidates=case.candidates))
 
 
 def evaluate_additivity(case: MetricCase) -> dict[str, Value]:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
-from heta_lens._util.providers import provided
+from heta_lens._util.python import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
