@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
-from heta_lens.data.prompt_sources import Source, prompts
+from heta_lens.data.suites import Source, prompts
 from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
 from heta_lens.evaluation.run_database import RunDatabase, allows_many_writers, opened
 from heta_lens.evaluation.saved_scores import SavedScores, load_scores
