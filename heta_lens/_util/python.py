@@ -70,7 +70,6 @@ EXTRAS = {
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
     "shapiq": ("shapiq", "shapiq"),
-    "lightgbm": ("lightgbm", "shapiq"),
     "ray": ("ray", "ray"),
     "starlette": ("starlette", "app"),
 }
