@@ -130,7 +130,7 @@ def row(asked: Asked, work: Work, repeats: int) -> list[str]:
 def between_seeds(asked: Asked, work: Work, found: Tensor) -> str:
     """Return the rank correlation with another seed of ours, a bound for peers that draw samples."""
     method = heta_lens.METHODS[work.method](**work.options)
-    if not method.random:
+    if "seed" not in vars(method):
         return "–"
     other = replace(work, options={**work.options, "seed": vars(method)["seed"] + 1})
     return f"{rank_correlation(found, ours(asked, other).run(1).scores.double()):.3f}"

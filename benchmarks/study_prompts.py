@@ -94,6 +94,7 @@ def led(one: Instance, between: str = " ") -> Instance:
     """Return a prompt behind a sentence that has no part in it, so that evidence does not begin the text."""
     lead = Draw(f"lead {one.id}").one(LISTS["noise"].split("|")) + between
     moved = {name: [Span(start + len(lead), stop + len(lead)) for start, stop in getattr(one, name)] for name in SPANS}
+    moved["eligible"] = [Span(0, stop) for _, stop in moved["eligible"]]  # the sentence too
     return replace(one, text=lead + one.text, counterfactual=None, **moved)
 
 

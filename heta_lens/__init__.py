@@ -4,7 +4,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heta_lens._util.providers import provide
+from heta_lens._util.python import provide
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots

@@ -18,7 +18,7 @@ from heta_lens._util import text as text_spans
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
 from heta_lens._util.options import check_at_least
-from heta_lens._util.providers import provided
+from heta_lens._util.python import provided
 from heta_lens._util.target_kinds import FUNCTION, Activation, Target, function_name, saved_target
 from heta_lens._util.text import Span, cut
 from heta_lens.diagnostics import Diagnostics

@@ -123,12 +123,6 @@ def share_of(scores: Float[Tensor, "pos"], tokens: Bool[Tensor, "pos"]) -> float
     return float(scores[tokens].abs().sum()) / whole if whole else math.nan
 
 
-def agreement(scores: Float[Tensor, "pos"], others: Float[Tensor, "pos"]) -> dict[str, float]:
-    """Return Spearman's rank correlation of two scores, and the L1 distance of the scores divided by their sums."""
-    gap = scores / scores.abs().sum() - others / others.abs().sum()
-    return {"rank_correlation": rank_correlation(scores, others), "l1": float(gap.abs().sum())}
-
-
 def rank_correlation(one: Float[Tensor, "pos"], other: Float[Tensor, "pos"]) -> float:
     """Return Spearman's rank correlation; NaN where one of the scores has the same value for every token."""
     if any(bool((values == values[0]).all()) for values in (one, other)):

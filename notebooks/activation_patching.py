@@ -164,8 +164,8 @@ without_swap = heta_lens.attribute(corrupted, answers[0], tokens=corrupted_token
 #
 # ## From tokens to heads
 #
-# `causal.components` searches the heads and MLPs that carry a change of tokens to the answer. The change is the word that
-# differs between the two stories. We expect a few heads to carry most of it.
+# `causal.components` searches the heads and MLPs that carry a change of tokens to the answer. The change is the word
+# that differs between the two stories. We expect a few heads to carry most of it.
 
 # %%
 found = causal.components(clean, None, answers, change=corrupted_tokens[0], tokens=clean_tokens)
@@ -174,8 +174,8 @@ found.plot()
 
 # %% [markdown]
 # A head of the first layer copies the word to the full stop, and that copy alone restores the answer; a head of layer 2
-# takes it to the last token. A head may serve other tokens too, so we also ablate each head, at all positions. We expect
-# the first of these heads to matter most.
+# takes it to the last token. A head may serve other tokens too, so we also ablate each head, at all positions. We
+# expect the first of these heads to matter most.
 
 # %%
 causal.ablate_heads(clean, answers, tokens=clean_tokens)

@@ -108,8 +108,8 @@ TOLERANCE = 1e-9  # error of a product of floats: 0.3 of 10 tokens are 3
 def token_count(share: float, tokens: int, rounding: Rounding = "down", *, least: int = 0) -> int:
     """Return the number of tokens in a share of ``tokens``, and at ``least`` the given number.
 
-    Curves and hard NC/NS round down, a kept context rounds up, and ROAR, KAR and the strides of windows round to the
-    nearest number (halves to even).
+    Curves and hard NC/NS round down, a kept context rounds up, and the strides of windows round to the nearest number
+    (halves to even).
     """
     exact = share * tokens
     counts = {"down": floor(exact + TOLERANCE), "nearest": round(exact), "up": ceil(exact - TOLERANCE)}

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from ast import literal_eval
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
@@ -68,9 +68,6 @@ def described(kind: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ single options
-Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
-
-
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Refuse a value that is not among the choices, and list the choices."""
     choices = list(choices)

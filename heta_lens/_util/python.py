@@ -1,4 +1,4 @@
-"""Python helpers: versions, lazy sequences, optional packages, and warnings at the caller's line."""
+"""Python helpers: versions, lazy sequences, plugins, optional packages, warnings, and modules of upper floors."""
 
 import sys
 import warnings
@@ -70,7 +70,6 @@ EXTRAS = {
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
     "shapiq": ("shapiq", "shapiq"),
-    "lightgbm": ("lightgbm", "shapiq"),
     "ray": ("ray", "ray"),
     "starlette": ("starlette", "app"),
 }
@@ -111,3 +110,17 @@ def warn(message: str) -> None:
     while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
         level += 1
     warnings.warn(message, stacklevel=level + 1)
+
+
+# ---------------------------------------------------------------------------------------------- modules of upper floors
+_loaders: dict[str, Callable[[], Any]] = {}
+
+
+def provide(name: str, load: Callable[[], Any]) -> None:
+    """Register a module that results call, under a name; `load` imports the module at the first call."""
+    _loaders[name] = load
+
+
+def provided(name: str) -> Any:
+    """Return the registered module of a name."""
+    return _loaders[name]()

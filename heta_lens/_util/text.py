@@ -77,6 +77,11 @@ def probability(log_prob: float) -> str:
     return f"p = {p:.3g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Write ``1 token``, ``2 tokens``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 # ------------------------------------------------------------------------------------------------------------- tables
 def text_table(
     columns: Sequence[str],

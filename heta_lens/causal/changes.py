@@ -55,7 +55,8 @@ def likeliest(prediction: Prediction, after: Float[Tensor, "vocab"], k: int) -> 
     chosen = [*dict.fromkeys([*targets, *likely])]
     written = [prediction.tokenizer.write(id, context) for id in chosen]
     columns = {"before": before[chosen].exp().tolist(), "after": after[chosen].exp().tolist()}
-    frame = pd.DataFrame({**columns, "target": [id in targets for id in chosen]}, pd.Index(written)).rename_axis(columns="token")
+    frame = pd.DataFrame({**columns, "target": [id in targets for id in chosen]}, pd.Index(written))
+    frame = frame.rename_axis(columns="token")
     return frame.iloc[(-frame[["before", "after"]].max(axis=1)).argsort(kind="stable")]
 
 

@@ -223,7 +223,7 @@ def fit_head_weights(
     """
     check_writable([out])
     from heta_lens._util.python import Lazy
-    from heta_lens.data.prompt_sources import prompts
+    from heta_lens.data.suites import prompts
     from heta_lens.evaluation.prompt_evaluation import ask
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.model.loading import load_model

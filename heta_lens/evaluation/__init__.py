@@ -1,9 +1,9 @@
 """Suites × methods × metrics: evaluations that resume, reports with confidence intervals, and the paper's tables.
 
 `evaluate` (`runner`) explains every prompt by every method and evaluates the explanations (`prompt_evaluation`), in
-this process or by `workers`, and shows its `progress`. Results are `records` in a `run_database`; `resuming` finds the
-missing ones, and `shards` are merged. `saved_scores` loads the scores, and `external_scores` are scores of other
-tools. `report` writes tables, figures and a page, with intervals of `statistics`; `reproduce` makes the paper's tables.
+this process or by `workers`. Results are `records` in a `run_database`, from which interrupted runs resume; `shards`
+are merged. `saved_scores` loads the scores, and `external_scores` are scores of other tools. `report` writes tables,
+figures and a page, with intervals of `statistics`; `reproduce` makes the paper's tables.
 """
 
 from heta_lens.evaluation.prompt_evaluation import Entry, ask, figures

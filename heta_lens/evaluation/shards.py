@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heta_lens._util.files import RUN
-from heta_lens.evaluation.resuming import opened
-from heta_lens.evaluation.run_database import SHARD_FOLDERS, different_parts, reading
+from heta_lens.evaluation.run_database import SHARD_FOLDERS, different_parts, opened, reading
 
 FORM = re.compile(r"(\d+|auto)/(\d+)")
 NUMBERS = ("SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID")  # variables with the number of a process

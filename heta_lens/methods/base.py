@@ -175,11 +175,6 @@ class Method(Options, ABC):
         return [self.explain(prediction) for prediction in predictions]
 
     @property
-    def random(self) -> bool:
-        """True if the seed may change the scores."""
-        return hasattr(self, "seed")
-
-    @property
     def takes(self) -> frozenset[Kind]:
         """Kinds of target that the method can explain with these options."""
         return ONE_TOKEN if self.ignores_target and self.family != "control" else self.kinds

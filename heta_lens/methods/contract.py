@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from heta_lens._util.target_kinds import Activation, described
-from heta_lens._util.text import cut, single_line
+from heta_lens._util.text import counted, cut, single_line
 from heta_lens.attribution import Attribution, Contract
 from heta_lens.methods.base import Method
 from heta_lens.methods.registry import METHODS
@@ -31,9 +31,9 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
     of, steps = result.summed, result.steps if isinstance(result, SpanAttribution) else (result.summed,)
     known, name = steps[0].diagnostics, of.method.removesuffix("_adapted")
     method = _method(name, of.options)
-    target, context = cut(described(of.target, of.target_text), 60), counted(len(of) + (known.left_out or 0))
+    target, context = cut(described(of.target, of.target_text), 60), counted(len(of) + (known.left_out or 0), "token")
     if isinstance(result, SpanAttribution):
-        explained = f"{target}, at {counted(len(result))} of the text; scores are added up over them"
+        explained = f"{target}, at {counted(len(result), 'token')} of the text; scores are added up over them"
     elif known.target_value is not None:
         explained = f"{target}, after {context}"
     else:
@@ -80,16 +80,12 @@ def _model(of: Attribution) -> str:
     return f"{name} ({facts['kind']}, {facts['layers']} layers, weights {facts['weights']})"
 
 
-def counted(tokens: int) -> str:
-    return f"{tokens} token{'s' * (tokens != 1)}"
-
-
 def _eligible(step: Attribution, context: str, target: str) -> str:
     """Return which tokens may get a score: sources, or all but what the method keeps as it is."""
     known, kept = step.diagnostics, step.options.get("keep_bos") and not step.scores[0]
     sources = known.of_method.get("source_positions")
     if sources is not None:
-        parts = f"which share the scores of {len(sources)} source{'s' * (len(sources) != 1)}"
+        parts = f"which share the scores of {counted(len(sources), 'source')}"
         eligible = f"{sum(map(len, sources))} of the {context} before {target}, {parts}"
     else:
         of_template = known.masked_together is not None and step.template.any()

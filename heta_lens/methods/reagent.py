@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -26,7 +25,7 @@ Replacer: TypeAlias = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 
 
 # --------------------------------------------------------------------------------------------------------- replacements
-def unigram(prediction: Prediction) -> Replacer:
+def same_kind(prediction: Prediction) -> Replacer:
     """Replace a token by an ordinary token of the same kind, or of any kind if the token itself is not ordinary."""
     kinds = np.array(token_kinds(prediction))
     ordinary = np.flatnonzero(kinds != "")
@@ -63,31 +62,6 @@ def kind(piece: str) -> str:
     return ("led " if piece[0].isspace() else "") + made_of
 
 
-@torch.no_grad()
-def language_model(prediction: Prediction) -> Replacer:
-    """Replace a token by a prediction of the explained model; the first token, as `unigram` does."""
-    logits = prediction.logits_of(prediction.ids[None], read=range(len(prediction)))[0]
-    first = unigram(prediction)
-
-    def draw(
-        ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
-    ) -> Int[Tensor, "place"]:
-        later = positions[positions > 0]
-        tokens = drawn(logits[later - 1], generator)
-        return tokens if len(later) == len(positions) else torch.cat([first(ids, positions[:1], generator), tokens])
-
-    return draw
-
-
-def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) -> Int[Tensor, "place"]:
-    reached = logits.cpu().double().softmax(-1).cumsum(-1)
-    falls = torch.from_numpy(generator.random(len(logits))) * reached[:, -1]
-    return (reached <= rearrange(falls, "place -> place 1")).sum(-1).clamp(max=logits.shape[1] - 1)
-
-
-REPLACERS: dict[str, Callable[[Prediction], Replacer]] = {"unigram": unigram, "lm": language_model}
-
-
 # -------------------------------------------------------------------------------------------------------------- ReAGent
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reagent(WithSeed, WithBatch):
@@ -95,18 +69,17 @@ class Reagent(WithSeed, WithBatch):
 
     ``a = softmax(ℓ)``, the mean of several probes: ≥ 0, no direction.
 
-    A probe begins with random ℓ. Each step it replaces random tokens, measures the drop δ of the target's probability,
-    and adds ``log((1 + Δ) / (1 - Δ))`` to ℓ, where Δ is δ for replaced tokens and -δ for the others. It stops when the
-    tokens with the highest ℓ suffice: with all others replaced, the target is still among the likeliest. Only probes
-    that stopped count, if any did; ``diagnostics["stopped"]`` is their number, ``"rationale"`` the tokens that at least
-    two of them (or the only one) rank among the highest.
+    A probe begins with random ℓ. Each step it replaces random tokens, each by any token of the same kind (with a
+    leading space or not; letters, digits or signs), measures the drop δ of the target's probability, and adds
+    ``log((1 + Δ) / (1 - Δ))`` to ℓ, where Δ is δ for replaced tokens and -δ for the others. It stops when the tokens
+    with the highest ℓ suffice: with all others replaced, the target is still among the likeliest. Only probes that
+    stopped count, if any did; ``diagnostics["stopped"]`` is their number, ``"rationale"`` the tokens that at least two
+    of them (or the only one) rank among the highest.
 
     - ``top``: how many tokens have to suffice
     - ``tolerance``: among how many of the likeliest tokens the target has to be
     - ``rate``: the probability that a token is replaced in a step
     - ``probes``, ``max_steps``: the number of probes, and the most steps of each
-    - ``replacer``: ``unigram``, any token of the same kind (with a leading space or not; letters, digits or signs);
-      or ``lm``, what the explained model predicts there
     - ``seed``: of ℓ, the positions and their new tokens
     """
 
@@ -115,7 +88,6 @@ class Reagent(WithSeed, WithBatch):
     rate: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.3
     probes: Annotated[int, COUNT] = 8
     max_steps: Annotated[int, COUNT] = 300
-    replacer: Literal["unigram", "lm"] = "unigram"
 
     name: ClassVar = "reagent"
     paper: ClassVar[str] = (
@@ -127,17 +99,17 @@ class Reagent(WithSeed, WithBatch):
     scaled_by: ClassVar = ("max_steps", "probes")
     signed: ClassVar = False
     kinds: ClassVar = ONE_TOKEN
-    adapted: ClassVar = "by default, tokens of the same kind replace tokens, not predictions of a masked language model"
+    adapted: ClassVar = "tokens of the same kind replace tokens, not predictions of a masked language model"
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         refuse_hooks(self, prediction, "runs other tokens")
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=2 * self.max_steps * self.probes + (self.replacer == "lm"))
+        return Work(forwards=2 * self.max_steps * self.probes)
 
     def explain(self, prediction: Prediction) -> Scores:
-        replacer = REPLACERS[self.replacer](prediction)
+        replacer = same_kind(prediction)
         generators = [prompt_generator(self.seed, prediction.ids, number) for number in range(self.probes)]
         probes = [Probe(each, torch.from_numpy(each.random(len(prediction)))) for each in generators]
         batches = prediction.batches(self.batch)

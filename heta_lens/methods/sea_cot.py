@@ -69,10 +69,6 @@ class SeaCot(WithSeed, WithBatch):
     )
 
     @property
-    def random(self) -> bool:
-        return self.temperature > 0
-
-    @property
     def without_effect(self) -> Mapping[str, str]:
         if self.temperature:
             return {}

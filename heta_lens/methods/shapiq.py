@@ -1,6 +1,5 @@
-"""Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
+"""Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ over our coalitions."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,28 +22,23 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 FEW = 10  # sources, all of whose coalitions can be run
 ENOUGH = 512  # coalitions
-FEWEST_FOR_TREES = 40  # samples: a boosted tree has leaves of twenty
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shapiq(WithSources, WithScale, WithSeed):
-    """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions.
+    """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ over our coalitions.
 
     Shapley values of ``v(S) = g(X with only the sources S)``: above 0 speaks for the target.
 
-    They are exact if every coalition is run (``diagnostics["exact"]``), else what shapiq estimates from random ones.
-    With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0, two of them say
-    more together than alone.
+    They are exact if every coalition is run (``diagnostics["exact"]``), else estimated from random ones by weighted
+    least squares. With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0,
+    two of them say more together than alone.
 
-    - ``estimator``: of values that are not exact: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which
-      reads sparse interactions off boosted trees that were fitted to the coalitions
     - ``order``: 1, values of single sources only, or 2, of pairs too
     - ``samples``: the most coalitions to run: all of them if they are no more, else random ones, at least two per
-      source (40 for ``proxy_spex``, for pairs by ``kernel_shap_iq`` one per pair); None takes all for up to 10 sources,
-      else 512 or that many
+      source, and one per pair; None takes all for up to 10 sources, else 512 or that many
     """
 
-    estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
     order: Literal[1, 2] = 1
     samples: Annotated[int | None, AtLeast(2, whole=True)] = None
 
@@ -60,8 +54,6 @@ class Shapiq(WithSources, WithScale, WithSeed):
         super().check(prediction)
         check_extra("shapiq", f"method={self.name!r}")
         players = len(self.sources(prediction))
-        if self.estimator == "proxy_spex" and not self._exact(players):
-            check_extra("lightgbm", f"estimator={self.estimator!r}")
         least = min(self._least(players), 2**players)
         if self.samples is not None and self.samples < least:
             raise ValueError(
@@ -80,12 +72,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
             known.update(zip(masks.sum(1).tolist(), values.tolist(), strict=True))
             return values
 
-        try:
-            estimated = self._estimated(prediction, game, len(sources))
-        except (IndexError, ValueError):
-            if len({*known.values()}) != 1:
-                raise
-            estimated = defaultdict[Any, float](float)  # ProxySPEX fails where all values are equal
+        estimated = self._estimated(prediction, game, len(sources))
         values = np.array([estimated[player,] for player in range(len(sources))])
         gap = abs(known[len(sources)] - known[0] - values.sum())  # of the full and the empty coalition
         facts = {"exact": self._exact(len(sources)), "completeness_gap": gap}
@@ -93,8 +80,6 @@ class Shapiq(WithSources, WithScale, WithSeed):
 
     def _least(self, players: int) -> int:
         """Return the least number of samples: at least the number of unknowns of the regression."""
-        if self.estimator == "proxy_spex":
-            return max(2 * players, FEWEST_FOR_TREES)
         return max(2 * players, 2 + players + comb(players, 2) if self.order == 2 else 2)
 
     def _exact(self, players: int) -> bool:
@@ -110,11 +95,10 @@ class Shapiq(WithSources, WithScale, WithSeed):
         shapiq = extra("shapiq", f"method={self.name!r}")
         if self._exact(players):
             return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
-        kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
         seed = int(prompt_generator(self.seed, prediction.ids).integers(2**31))
         with catch_warnings(), np.errstate(invalid="ignore"):  # of nearly all coalitions being drawn, of equal values
             simplefilter("ignore", UserWarning)
-            estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
+            estimator = shapiq.KernelSHAPIQ(n=players, max_order=self.order, index="SII", random_state=seed)
             return estimator.approximate(self._count(players), game)
 
     def _pairs(self, prediction: Prediction, sources: Members, estimated: Any) -> Float[Tensor, "pos pos"] | None:

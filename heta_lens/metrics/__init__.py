@@ -1,12 +1,11 @@
 """Metrics of attributions: functions of scores, of the explained prediction, and of known facts about the prompt.
 
 `METRICS` lists the metrics by name (`registry`); `evaluators` compute them for a `MetricCase` (`metric_case`).
-`evidence` compares scores with known evidence; `nc_ns`, `curves` and `interventions`, with the removal and patching of
-tokens. `robustness` changes the prompt, the seed, the weights and the sampler; `tasks` uses the best tokens. `scores`
-holds shared checks and normalisations.
+`evidence` compares scores with known evidence, `removal` and `interventions` with the removal and patching of tokens.
+`robustness` changes the prompt and the weights; `tasks` uses the best tokens. `scores` holds shared checks and
+normalisations.
 """
 
-from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
 from heta_lens.metrics.evidence import chance_of_passing, dsa, evidence_mass, f1, passes
 from heta_lens.metrics.interventions import (
     Drops,
@@ -17,8 +16,8 @@ from heta_lens.metrics.interventions import (
     patch_correlation,
 )
 from heta_lens.metrics.metric_case import Metric, MetricCase
-from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area
 from heta_lens.metrics.registry import METRICS
+from heta_lens.metrics.removal import Curve, Soft, abpc, aopc, area, curve, hard, released, soft
 from heta_lens.metrics.robustness import (
     paraphrase_consistency,
     sensitivity,
@@ -59,7 +58,6 @@ __all__ = [
     "released",
     "sensitivity",
     "soft",
-    "soft_area",
     "under_noise",
     "with_mean",
     "with_shuffled_weights",

@@ -1,24 +1,21 @@
 """Evaluators of the built-in metrics: functions from a `MetricCase` to the values of metrics by name."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.metrics import curves, evidence, interventions, nc_ns, robustness, tasks
+from heta_lens.metrics import evidence, interventions, removal, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
-from heta_lens.metrics.scores import Normalisation, normalised
+from heta_lens.metrics.scores import normalised
 from heta_lens.prediction.cache import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 
-RUNS = 5  # of a method under noise, or with different seeds
+RUNS = 5  # of a method under noise
 NEEDLESS = "the prediction needs no context: it is the same without any"
 READINGS: dict[str, evidence.DsaReading] = {
     "dsa": "supervised",
@@ -33,7 +30,7 @@ def value_or_reason(value: float, reason: str) -> Value:
 
 
 def evaluate_soft(case: MetricCase) -> dict[str, Value]:
-    result = nc_ns.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
+    result = removal.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
     if isnan(result.nc):
         return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
     return {
@@ -44,34 +41,30 @@ def evaluate_soft(case: MetricCase) -> dict[str, Value]:
     }
 
 
-def evaluate_soft_equal(case: MetricCase) -> dict[str, Value]:
-    areas = nc_ns.soft_area(case.prediction, case.scores, candidates=case.candidates)
-    return {f"soft_{name}_equal_retention": value_or_reason(areas[name], NEEDLESS) for name in ("nc", "ns")}
-
-
 def evaluate_hard(case: MetricCase) -> dict[str, Value]:
-    values = nc_ns.hard(case.prediction, case.scores, candidates=case.candidates)
+    values = removal.hard(case.prediction, case.scores, candidates=case.candidates)
     return {f"hard_{name}": value_or_reason(value, NEEDLESS) for name, value in values.items()}
 
 
 def evaluate_released(case: MetricCase) -> dict[str, Value]:
-    values = nc_ns.released(case.prediction, case.scores, candidates=case.candidates)
+    values = removal.released(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_released_code": value for name, value in values.items()}
 
 
 def evaluate_curves(case: MetricCase) -> dict[str, Value]:
-    morf = curves.curve(case.prediction, case.scores, candidates=case.candidates)
-    lerf = curves.curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
+    morf = removal.curve(case.prediction, case.scores, candidates=case.candidates)
+    lerf = removal.curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
     return {
-        "aopc_del": curves.aopc(morf),
-        "morf": curves.area(morf, "drop"),
-        "lerf": curves.area(lerf, "drop"),
-        "abpc": curves.abpc(morf, lerf),
+        "aopc_del": removal.aopc(morf),
+        "morf": removal.area(morf, "drop"),
+        "lerf": removal.area(lerf, "drop"),
+        "abpc": removal.abpc(morf, lerf),
     }
 
 
 def evaluate_insertion(case: MetricCase) -> float:
-    return curves.aopc(curves.curve(case.prediction, case.scores, insert=True, candidates=case.candidates), insert=True)
+    returning = removal.curve(case.prediction, case.scores, insert=True, candidates=case.candidates)
+    return removal.aopc(returning, insert=True)
 
 
 def evaluate_counterfactual(case: MetricCase) -> Value:
@@ -79,7 +72,7 @@ def evaluate_counterfactual(case: MetricCase) -> Value:
     edited = case.ask(replace(case.instance.counterfactual, answer=None))
     if len(edited) != len(case.prediction):
         return "the edited text has another number of tokens"
-    return curves.aopc(curves.curve(edited, case.scores, candidates=case.candidates))
+    return removal.aopc(removal.curve(edited, case.scores, candidates=case.candidates))
 
 
 def evaluate_additivity(case: MetricCase) -> dict[str, Value]:
@@ -150,12 +143,6 @@ def evaluate_effects(case: MetricCase) -> dict[str, Value]:
     }
 
 
-def evaluate_deletion(case: MetricCase) -> Value:
-    moved, candidates = case.cached.deletion_effects, case.candidates
-    correlation = interventions.patch_correlation(case.scores.abs(), moved, candidates=candidates, signed=False)
-    return value_or_reason(correlation, "scores or effects are all equal")
-
-
 def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     """Look for the evidence in the counterfactual, with and without the evidence's middle-layer values patched in."""
     assert case.instance.counterfactual is not None
@@ -173,25 +160,10 @@ def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
     return dict(zip(names, (*found, evidence.chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
 
 
-def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
+def evaluate_sensitivity(case: MetricCase) -> float:
     runs = robustness.under_noise(case.prediction, [case.explain] * RUNS)
-    return {"sensitivity": variation(case, runs, "max"), "sensitivity_sum": variation(case, runs, "sum")}
-
-
-def variation(case: MetricCase, runs: Sequence[Attribution], norm: Normalisation) -> float:
-    """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
-    return robustness.sensitivity(torch.stack([normalised(scores, norm) for scores in of_candidates]))
-
-
-def evaluate_seed_variance(case: MetricCase) -> float:
-    method: Any = case.explain
-    if not getattr(method, "random", False):  # a user's function has no seed to change
-        return 0.0
-    runs = robustness.under_noise(
-        case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0
-    )
-    return variation(case, runs, "max")
+    return robustness.sensitivity(torch.stack([normalised(scores, "max") for scores in of_candidates]))
 
 
 def evaluate_paraphrase_consistency(case: MetricCase) -> Value:

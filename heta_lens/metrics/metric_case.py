@@ -29,11 +29,6 @@ class MetricCache:
         return effects(self.prediction).cpu().double()
 
     @cached_property
-    def deletion_effects(self) -> Float[Tensor, "pos"]:
-        """Effects on the target of leaving out every token."""
-        return effects(self.prediction, how="delete").cpu().double()
-
-    @cached_property
     def drops(self) -> Drops:
         """Losses of the target under masked sets of tokens."""
         return Drops.of(self.prediction)

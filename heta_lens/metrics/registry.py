@@ -32,7 +32,6 @@ SAMEK = "Samek et al. (2017)"
 SEGMENTS = ("support", "gold", "distractor")
 CLAIM = ("choices", "support", "distractor")
 SOFT = "ln of the summed ratio to random scores; relu, sum to 1, one draw, paired; special tokens stay"
-EQUAL_RETENTION = "all methods keep 0.1 … 0.9 of the context, the mean height"
 
 
 def name_of(metric: Metric) -> str:
@@ -43,7 +42,6 @@ def name_of(metric: Metric) -> str:
 # What the metrics of a family share: the evaluator that computes them together, and fields.
 of_soft = partial(Metric, evaluate=evaluators.evaluate_soft, positive=True, source=REAGENT)
 of_ratio = partial(of_soft, low=None, high=None, aggregate="log_ratio", variant=SOFT)
-of_equal = partial(Metric, evaluate=evaluators.evaluate_soft_equal, positive=True, source=OWN, variant=EQUAL_RETENTION)
 of_hard = partial(Metric, evaluate=evaluators.evaluate_hard, source=REAGENT)
 of_released = partial(Metric, evaluate=evaluators.evaluate_released, source=RELEASED)
 of_curves = partial(Metric, evaluate=evaluators.evaluate_curves, low=-1.0, cost="as AOPC-Del", source=SAMEK)
@@ -53,8 +51,6 @@ of_gold = partial(Metric, evaluate=evaluators.evaluate_gold, needs=("gold",), so
 of_dsa = partial(Metric, evaluate=evaluators.evaluate_dsa, low=-1.0, needs=SEGMENTS, positive=True)
 of_effects = partial(Metric, evaluate=evaluators.evaluate_effects, cost="as Patch correlation", source=HETA)
 of_pass = partial(Metric, evaluate=evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2)
-of_runs = partial(Metric, better="less", again=evaluators.RUNS, positive=True)
-of_noise = partial(of_runs, evaluate=evaluators.evaluate_sensitivity, source=HETA)
 of_verdict = partial(Metric, evaluate=evaluators.evaluate_verdict, low=-100.0, high=100.0, needs=CLAIM)
 
 ROWS = (
@@ -63,8 +59,6 @@ ROWS = (
     of_ratio("Soft-NS", cost="(1 + 4s) F, shared with Soft-NC"),
     of_soft("Soft-NC, raw", high=None, variant="the mean, without random scores", cost="as Soft-NC"),
     of_soft("Soft-NS, raw", variant="the mean, without random scores", cost="as Soft-NS"),
-    of_equal("Soft-NC, equal retention", high=None, cost="9 (1 + 4s) F, shared with Soft-NS"),
-    of_equal("Soft-NS, equal retention", cost="9 (1 + 4s) F, shared with Soft-NC"),
     of_hard("Hard NC", high=None, variant="the highest fifth is 0", cost="3 F, shared with Hard NS"),
     of_hard("Hard NS", variant="all but the highest fifth are 0", cost="3 F, shared with Hard NC"),
     of_released(
@@ -127,25 +121,16 @@ ROWS = (
         "Misattribution", better="less",
         variant="of the first 10, those with an effect below 0.01 nats, in size if scores have no signs",
     ),
-    Metric(
-        "Deletion correlation", evaluators.evaluate_deletion, low=-1.0, cost="N F", source=OWN,
-        variant="Spearman of sizes, with the effects of leaving out each token",
-    ),
     of_pass(
         "Causal Pass@5", variant="on the counterfactual, with the evidence's values patched in at the middle layer",
         source=HETA,
     ),
     of_pass("Causal Pass@5, unpatched", variant="on the counterfactual as it is", source=OWN),
     of_pass("Causal Pass@5, chance", variant="of a random order", source=OWN),
-    # changes of the prompt, the seed and the model
-    of_noise(
-        "Sensitivity",
+    # changes of the prompt and the model
+    Metric(
+        "Sensitivity", evaluators.evaluate_sensitivity, "less", again=evaluators.RUNS, positive=True, source=HETA,
         variant="noise of 0.01 on all embeddings, 5 runs with the same probes; scores over their maximum",
-    ),
-    of_noise("Sensitivity, sum", variant="the same, scores over their sum"),
-    of_runs(
-        "Seed variance", evaluate=evaluators.evaluate_seed_variance,
-        variant="no noise, 5 seeds of the method; standard deviation of scores over their maximum", source=OWN,
     ),
     Metric(
         "Paraphrase consistency", evaluators.evaluate_paraphrase_consistency, low=-1.0, again=1, needs=("paraphrase",),
@@ -206,7 +191,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "before it.",
     "pass_5": "Whether a gold token is among the five with the highest scores.",
     "patch_correlation": "Whether tokens with higher scores have larger effects when they are patched.",
-    "deletion_correlation": "Whether tokens with larger scores matter more when they are left out of the text.",
     "intervention_5": "How much less likely the target is once the five tokens with the highest scores are patched "
     "together.",
     "mean_effect_5": "How much less likely the target is once one of the five tokens with the highest scores is "
@@ -215,7 +199,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "causal_pass_5": "Whether scores follow the evidence: a gold token is among the five highest on a counterfactual "
     "into which the evidence's activations were patched.",
     "sensitivity": "How much the scores change when all embeddings get a little noise.",
-    "seed_variance": "How much the scores change with nothing but the random seed of the method.",
     "paraphrase_consistency": "Whether words keep their order by score when the prompt is paraphrased.",
     "weight_randomisation": "Whether the scores depend on what the model has learned: how much they are like those of "
     "the same model with its weights shuffled.",

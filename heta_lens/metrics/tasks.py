@@ -10,7 +10,7 @@ from torch import Tensor
 from heta_lens._util.numerics import TOLERANCE, token_count
 from heta_lens._util.text import sentences
 from heta_lens.metrics.evidence import ranked
-from heta_lens.metrics.nc_ns import without
+from heta_lens.metrics.removal import without
 from heta_lens.metrics.scores import Positions, finite_scores, normalised, positions_in, rows_of
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 

@@ -3,8 +3,8 @@
 `html_page` has the page that ``attribution.plot()`` gives, `comparison` the page of several attributions of one text,
 `terminal` bars and a table for terminals, and `circuitsvis_tokens` colours tokens with circuitsvis. For papers and
 slides, `figures` draws tokens, bars and matrices with matplotlib, `circuit` the components that carry a token, and
-`latex` writes tokens as LaTeX; figures and LaTeX show a `coloured_text`. `titles_and_notes` holds what all views say,
-`scales` the colours and shares that all views use, and `long_text` what they fold.
+`latex` writes tokens as LaTeX; figures and LaTeX show a `coloured_text`, which folds stretches of long texts.
+`titles_and_notes` holds what all views say, and `scales` the colours and shares that all views use.
 """
 
 from heta_lens.plots.circuitsvis_tokens import circuitsvis

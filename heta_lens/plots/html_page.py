@@ -18,9 +18,9 @@ from heta_lens._util.html_view import View, html_from
 from heta_lens._util.options import check_choice
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
+from heta_lens.plots.coloured_text import LONG, pieces
 from heta_lens.plots.figures import exports_of, token_figure
 from heta_lens.plots.latex import latex
-from heta_lens.plots.long_text import LONG, pieces
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
 from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, part_name, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, text_table
 from heta_lens.attribution import TEMPLATE, Attribution
-from heta_lens.plots.long_text import folds
+from heta_lens.plots.coloured_text import folds
 from heta_lens.plots.scales import ColouredScores, last_row, percent_of, scaled_tokens, shade_of, share_note, tint
 from heta_lens.plots.titles_and_notes import named_parts, notes, score_formula, title
 from heta_lens.span_attribution import SpanAttribution

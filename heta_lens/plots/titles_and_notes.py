@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.presets import as_preset
-from heta_lens._util.providers import provided
+from heta_lens._util.python import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
-from heta_lens._util.text import cut, probability, single_line, visible
+from heta_lens._util.text import counted, cut, probability, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import percent, share_note, token_at
 from heta_lens.span_attribution import SpanAttribution
@@ -115,7 +115,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         _other_spelling(attribution),
         "" if known.target_value is None else f"{of_logits(attribution.target)} = {known.target_value:.4g}",
         f"words without a token, unknown to this model: at {unknown}" if unknown else "",
-        f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
+        f"{counted(removed, 'token')} left out" if removed else "",
         f"the {'whole ' * bool(removed)}score is {', '.join(terms)}" if told else "",
         search_note(attribution),
         _unfinished_integral(attribution),
@@ -137,8 +137,8 @@ def search_note(attribution: Attribution) -> str:
         told.append(f"{kept:,} of the template kept as they are")
     if together:
         unit = "" if isinstance(attribution.target, Activation) or attribution.method == "gilot" else " nats"
-        spans = f"{len(together)} span{'s' * (len(together) > 1)}"
-        told.append(f"the rest in {spans}, the largest moves {max(moved for *_, moved in together):.2g}{unit}")
+        most = max(moved for *_, moved in together)
+        told.append(f"the rest in {counted(len(together), 'span')}, the largest moves {most:.2g}{unit}")
     return "; ".join(told)
 
 

@@ -34,22 +34,20 @@ def likelihood(
     states: Float[Tensor, "copy pos d"],
     scale: Scale,
     start: int = 0,
-    layer: int | None = None,
 ) -> Float[Tensor, "copy"]:
-    """Compute the likelihood of the target in every copy, with given states from ``start`` on."""
-    return prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
+    """Compute the likelihood of the target in every copy, with given embeddings from ``start`` on."""
+    return prediction.read(prediction.rerun(start).logits(states), scale)
 
 
 def values_and_gradients(
     prediction: Prediction,
     states: Float[Tensor, "copy pos d"],
     scale: Scale,
-    layer: int | None = None,
     start: int = 0,
 ) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
-    """Compute the likelihoods of the copies and the derivatives by the states."""
+    """Compute the likelihoods of the copies and the derivatives by the embeddings."""
     leaf = states.detach().clone().requires_grad_()
-    values = prediction.read(prediction.rerun(start, layer=layer).logits(leaf), scale)
+    values = prediction.read(prediction.rerun(start).logits(leaf), scale)
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
     count("backwards", len(states))
     return values.detach(), gradient

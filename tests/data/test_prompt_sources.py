@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from heta_lens.data.instance import Instance
-from heta_lens.data.prompt_sources import prompts
+from heta_lens.data.suites import prompts
 
 ROWS = [{"id": "a", "text": "One two", "answer": " three"}, {"id": "b", "text": "Four", "answer": None}]
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]

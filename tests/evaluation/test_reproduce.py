@@ -16,12 +16,16 @@ from helpers.evaluating import demo, prediction_of
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.reproduce import TABLES, reproduce, reproduce_table
 from heta_lens.evaluation.reproduce.cells import (
+    SEEDS,
     Measure,
     Place,
+    Setting,
+    change,
+    changed,
     figure,
+    first_token,
     printed,
 )
-from heta_lens.evaluation.reproduce.decoding import SEEDS, Setting, change, changed, first_token
 from heta_lens.evaluation.reproduce.reproduce_table import Effort
 from heta_lens.model import loading
 

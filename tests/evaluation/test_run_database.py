@@ -25,10 +25,9 @@ from heta_lens._util.files import RUN
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, Workers, evaluate, run_database, write_report
-from heta_lens.evaluation.progress import seconds_left
 from heta_lens.evaluation.records import Record
-from heta_lens.evaluation.resuming import opened
-from heta_lens.evaluation.run_database import Claim, RunDatabase, _shared_journal, joined, reading, worker_name
+from heta_lens.evaluation.run_database import Claim, RunDatabase, _shared_journal, joined, opened, reading, worker_name
+from heta_lens.evaluation.runner import seconds_left
 from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.metrics import METRICS
 

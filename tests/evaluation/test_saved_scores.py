@@ -13,7 +13,7 @@ from helpers.attributions import attribution, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.records import Record
-from heta_lens.evaluation.resuming import opened
+from heta_lens.evaluation.run_database import opened
 from heta_lens.evaluation.saved_scores import SavedScores, load_scores, row_of
 
 KINDS = {

@@ -19,8 +19,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.records import Record
-from heta_lens.evaluation.resuming import opened
-from heta_lens.evaluation.run_database import read_records
+from heta_lens.evaluation.run_database import opened, read_records
 from heta_lens.metrics import MetricCase
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]

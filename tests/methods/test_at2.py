@@ -10,7 +10,7 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.data.prompt_sources import prompts
+from heta_lens.data.suites import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.at2 import FITTED, At2, HeadWeights, ablations, attended, correlation, fit_at2, minimised
 from heta_lens.model.adapter import ModelAdapter

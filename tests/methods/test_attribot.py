@@ -14,7 +14,7 @@ from helpers import chats, zoo
 from helpers.ablations import TARGET, close, found, ids_of
 from helpers.asking import cache_of, plain_embeddings, plain_log_probs, predict, relative
 from heta_lens import chat
-from heta_lens.methods.attribot import ArcJsd, AttriBot
+from heta_lens.methods.leave_one_out import ArcJsd, AttriBot
 from heta_lens.methods.surrogates import ContextCite
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.prediction import Prediction

@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import explain_by as explain
 from helpers.asking import relative
-from heta_lens.methods.peering import Peering
+from heta_lens.methods.hidden_states import Peering
 
 N, TARGET, OTHER = 4, 7, 9
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

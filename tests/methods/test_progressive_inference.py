@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.ablations import N, close, found, read, worth
 from helpers.asking import plain_embeddings
-from heta_lens.methods.progressive_inference import ProgressiveInference
+from heta_lens.methods.hidden_states import ProgressiveInference
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 MODEL = pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain_logits, predict, relative
-from heta_lens.methods.reagent import REPLACERS, Reagent, drawn, kind, language_model, unigram
+from heta_lens.methods import reagent
+from heta_lens.methods.reagent import Reagent, kind, same_kind
 
 N, TARGET = 8, 7
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
@@ -64,7 +65,7 @@ def plain_reagent(model: Any, ids: Tensor, target: int, options: dict[str, Any])
 
 @FAMILIES
 def test_reagent_is_the_mean_of_probes_that_stopped(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REPLACERS, "unigram", lambda _: other_token)
+    monkeypatch.setattr(reagent, "same_kind", lambda _: other_token)
     model = build()
     ids = zoo.prompt(model, N)
     options = {"top": 3, "tolerance": 3, "rate": 0.3, "probes": 3, "max_steps": 5}
@@ -85,7 +86,7 @@ def test_any_token_of_the_same_kind_may_replace_one(build: Callable[..., Any]) -
     model = build()
     tokenizer = model.tokenizer
     asked = predict(model, zoo.prompt(model, N), TARGET)
-    replacer, generator = unigram(asked), np.random.default_rng(0)
+    replacer, generator = same_kind(asked), np.random.default_rng(0)
     for text in (" cat", "at", ",", " "):
         (token,) = tokenizer.encode(text, add_special_tokens=False)
         many = torch.full((500,), token)
@@ -95,18 +96,3 @@ def test_any_token_of_the_same_kind_may_replace_one(build: Callable[..., Any]) -
     begins = torch.full((1500,), tokenizer.bos_token_id)
     found = Counter(replacer(begins, torch.arange(1500), generator).tolist())
     assert sorted(found) == list(range(4, model.cfg.d_vocab)) and max(found.values()) < 50
-
-
-@ONE_EACH
-def test_the_model_itself_draws_what_it_expects(build: Callable[..., Any]) -> None:
-    model = build()
-    ids = zoo.prompt(model, N)
-    asked = predict(model, ids, TARGET)
-    expected = plain_logits(model, ids).softmax(-1)
-    replacer, generator = language_model(asked), np.random.default_rng(0)
-    found = torch.stack([replacer(asked.ids, torch.tensor([0, 2, 5]), generator) for _ in range(1000)])
-    for column, place in ((1, 2), (2, 5)):
-        shares = torch.bincount(found[:, column], minlength=model.cfg.d_vocab) / 1000
-        assert (shares - expected[place - 1]).abs().max() < 0.06
-    assert found[:, 0].min() >= 4 and len(found[:, 0].unique()) > 60
-    assert drawn(torch.tensor([[0.0, 50.0, 0.0]]), generator).tolist() == [1]

@@ -18,7 +18,6 @@ from heta_lens.methods.surrogates import KernelShap
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 BUILD = dict(zoo.KINDS)
-ESTIMATOR = pytest.mark.parametrize("estimator", ["kernel_shap_iq", "proxy_spex"])
 
 
 def subsets(players: list[int]) -> list[tuple[int, ...]]:
@@ -58,19 +57,17 @@ def test_of_tokens_that_are_masked_they_are_kernel_shaps() -> None:
 
 
 @pytest.mark.thorough
-@ESTIMATOR
-def test_estimates_come_near(estimator: Any) -> None:
+def test_estimates_come_near() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 12)
     exact, near = (
-        found(model, Shapiq(source="token", ablate="mask", order=2, samples=samples, estimator=estimator), ids)
-        for samples in (2**11, 1200)
+        found(model, Shapiq(source="token", ablate="mask", order=2, samples=samples), ids) for samples in (2**11, 1200)
     )
     assert exact.diagnostics["exact"] and not near.diagnostics["exact"]
     assert near.diagnostics["forwards"] == 1200
     assert float(torch.corrcoef(torch.stack([near.scores, exact.scores]))[0, 1]) > 0.95
-    assert (near.diagnostics["completeness_gap"] < 1e-4) == (estimator == "kernel_shap_iq")
-    again = found(model, Shapiq(source="token", ablate="mask", order=2, samples=1200, estimator=estimator), ids)
+    assert near.diagnostics["completeness_gap"] < 1e-4
+    again = found(model, Shapiq(source="token", ablate="mask", order=2, samples=1200), ids)
     assert torch.equal(again.scores, near.scores)
 
 
@@ -94,18 +91,15 @@ def test_sentences_are_removed_from_the_ids() -> None:
     assert some.interactions[0].abs().max() == 0
 
 
-@ESTIMATOR
-def test_a_game_that_nothing_changes_has_values_of_0(estimator: Any) -> None:
+def test_a_game_that_nothing_changes_has_values_of_0() -> None:
     model = zoo.bridge("gpt2")
     for value in (0.0, 1.5):
         asked = predict(model, zoo.prompt(model, 12), lambda logits, value=value: 0 * logits[..., 0] + value)
-        found = Shapiq(source="token", samples=60, estimator=estimator)(asked)
+        found = Shapiq(source="token", samples=60)(asked)
         assert not found.scores.any() and not found.diagnostics["exact"]
 
 
-@pytest.mark.parametrize(
-    ("options", "least"), [({}, 22), ({"estimator": "proxy_spex"}, 40), ({"order": 2}, 68)], ids=str
-)
+@pytest.mark.parametrize(("options", "least"), [({}, 22), ({"order": 2}, 68)], ids=str)
 def test_too_few_samples_are_refused(options: Any, least: int) -> None:
     model = zoo.bridge("gpt2")
     asked = predict(model, zoo.prompt(model, 12), TARGET)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import hooked_up, plain_logits, predict, relative
-from heta_lens.methods.tdd import Tdd
+from heta_lens.methods.hidden_states import Tdd
 
 N, TARGET = 8, 7
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import heta_lens
-from helpers.asking import doubts_allowed
 from helpers.evaluating import case_of, demo, scored
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, figures
+from heta_lens.evaluation import figures
 from heta_lens.evaluation.prompt_evaluation import ask, explained
 from heta_lens.methods.results import Scores, make_attribution
 from heta_lens.metrics import METRICS
@@ -118,24 +117,6 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
     other = instance.paraphrase
     assert other is not None
     assert asked == [evidence_positions(other, ask(demo(), other), "question")]
-
-
-@pytest.mark.sample(quick=2, test=4)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "varies"),
-    [
-        *(("random", True), ("recency", False), ("heta probes=1", True), ("heta beta=0", False)),
-        *(("heta variant=transition_only", False), ("heta variant=kl_only", False), ("heta variant=gs", False)),
-    ],
-)
-def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies: bool) -> None:
-    [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
-    with doubts_allowed():
-        case = explained(demo(), instance, MetricCache(ask(demo(), instance)), ready)
-        values, reasons = figures(case, ["seed_variance"])
-    assert not reasons
-    assert (values["seed_variance"] > 0) == varies
 
 
 @pytest.mark.slow

@@ -56,11 +56,10 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     "released": lambda scores, asked: metrics.released(asked, scores),
     "soft": lambda scores, asked: metrics.soft(asked, scores),
     "soft, keep": lambda scores, asked: metrics.soft(asked, scores, keep=0.5),
-    "soft_area": lambda scores, asked: metrics.soft_area(asked, scores),
     "with_mean": lambda scores, _: metrics.with_mean(scores, 0.5),
 }
 OF_A_CONTEXT = ["additivity_gap", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
-OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "soft", "soft, keep", "soft_area"]
+OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "soft", "soft, keep"]
 OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "look_up"}
 OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise", "with_shuffled_weights"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)
@@ -145,7 +144,7 @@ def test_wrong_numbers_are_refused(ask: Callable[[Any], Any], message: str, aske
 
 def test_refused_scores_cost_no_run(asked: Any, forwards: Callable[[Any], list[Any]]) -> None:
     runs, scores = forwards(asked.adapter.model), EFFECTS.double() * torch.nan
-    for name in ("soft", "soft, keep", "soft_area", "curve", "hard", "released", "exact_match_change"):
+    for name in ("soft", "soft, keep", "curve", "hard", "released", "exact_match_change"):
         with pytest.raises(ValueError, match=r"scores\[\d\] is nan"):
             OF_SCORES[name](scores, asked)
     assert not runs

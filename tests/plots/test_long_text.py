@@ -12,7 +12,7 @@ from helpers.attributions import attribution
 from helpers.browser import needs_browser, run
 from heta_lens import Attribution, plots
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots import long_text
+from heta_lens.plots import coloured_text
 from heta_lens.plots.coloured_text import ColouredText
 from heta_lens.plots.html_page import page
 from heta_lens.plots.latex import latex
@@ -34,35 +34,35 @@ def prompt(found: Attribution) -> Any:
 
 
 def test_pieces_are_sentences_and_parts_of_long_ones() -> None:
-    assert long_text.pieces(long({})) == [row // 10 for row in range(400)]
+    assert coloured_text.pieces(long({})) == [row // 10 for row in range(400)]
     endless = long({}, words=WORDS[1:9])  # without a full stop
-    assert long_text.pieces(endless) == [row // long_text.PIECE for row in range(320)]
+    assert coloured_text.pieces(endless) == [row // coloured_text.PIECE for row in range(320)]
 
 
 def test_white_space_ends_a_piece() -> None:
     lines = attribution(["One", " line", "\n", "\n", "Two", " lines", "\n", "Three"], [1.0] * 8)
-    assert long_text.pieces(lines) == [0, 0, 0, 0, 1, 1, 1, 2]
+    assert coloured_text.pieces(lines) == [0, 0, 0, 0, 1, 1, 1, 2]
 
 
 def test_a_still_view_shows_what_holds_most_and_the_end() -> None:
-    found = long_text.folds(long({52: 5.0, 251: 5.0}))
+    found = coloured_text.folds(long({52: 5.0, 251: 5.0}))
     assert [*found] == [range(50), range(60, 250), range(260, 390)]
     whole = 10 + 398 * 0.001
     assert found[range(60, 250)] == f"… 190 tokens, {0.19 / whole:.1%}"
-    assert not long_text.folds(long({52: 5.0}, count=30))  # a short text is whole
+    assert not coloured_text.folds(long({52: 5.0}, count=30))  # a short text is whole
 
 
 def test_a_short_stretch_and_what_is_needed_for_most_of_the_score_are_not_folded() -> None:
-    assert [*long_text.folds(long({5: 5.0, 25: 5.0}))] == [range(30, 390)]
-    even = long_text.folds(long(dict.fromkeys(range(400), 1.0)))
-    assert sum(map(len, even)) == 400 - 10 * (long_text.MOST + 1)
+    assert [*coloured_text.folds(long({5: 5.0, 25: 5.0}))] == [range(30, 390)]
+    even = coloured_text.folds(long(dict.fromkeys(range(400), 1.0)))
+    assert sum(map(len, even)) == 400 - 10 * (coloured_text.MOST + 1)
 
 
 def test_hidden_tokens_open_no_piece() -> None:
     special = long({105: 9.0, 52: 5.0})
     special.special[105] = True
-    assert range(60, 390) in long_text.folds(special)
-    assert range(106, 390) in long_text.folds(special, special=True)
+    assert range(60, 390) in coloured_text.folds(special)
+    assert range(106, 390) in coloured_text.folds(special, special=True)
 
 
 def test_figures_latex_and_terminal_leave_out_the_same() -> None:

@@ -7,14 +7,13 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET
 from heta_lens.evaluation.report.results import Measure, Summary
 from heta_lens.evaluation.statistics import Estimate
+from heta_lens.plots.figures import METADATA
 
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
@@ -33,8 +32,6 @@ LOOKS: dict[Any, Any] = {
     "axes.facecolor": PAPER,
     "text.parse_math": False,
 }
-NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
-NO_DATE = {"CreationDate": None, "Creator": None, "Producer": None}
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
 
@@ -68,8 +65,8 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
 
 def _in_files(figure: Figure) -> tuple[str, bytes]:
     svg, pdf = StringIO(), BytesIO()
-    FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
-    FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
+    for written, kind in (svg, "svg"), (pdf, "pdf"):
+        figure.savefig(written, format=kind, metadata={**METADATA[kind]})
     return svg.getvalue(), pdf.getvalue()
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from heta_lens._util.files import write_atomically
 from heta_lens._util.python import check_extra
+from heta_lens._util.text import counted
 from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import (
     Block,
@@ -94,8 +95,8 @@ def _about(results: Summary) -> Iterator[str]:
     done = f"{n} of " if n < results.requested else ""
     split = f" of the {run['split']} split" if run.get("split") else ""
     shard = f" in shard {run['shard']}" if run.get("shard") else ""
-    made = f", made from {wording.counted(len(templates), 'template')}" if templates else ""
-    instances = wording.counted(max(n, results.requested), "instance")
+    made = f", made from {counted(len(templates), 'template')}" if templates else ""
+    instances = counted(max(n, results.requested), "instance")
     yield f"{done}{instances}{split}{shard}{made}. Methods are compared with {results.reference}."
     if run.get("budget") is not None:
         yield f"Every method takes at most {run['budget']:g} forwards per prompt (a backward counts as two)."

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heta_lens._util.text import counted
 from heta_lens.evaluation.records import Record, terms
 from heta_lens.evaluation.run_database import reading
 from heta_lens.evaluation.statistics import (
@@ -324,10 +325,6 @@ def meaning(metric: Measure) -> str:
     more = "".join(f" {name}: {text.rstrip('.')}." for name, text in details.items() if text)
     direction = f"{metric.name}: {metric.better} is better; {aggregate}"
     return f"{direction}{f', {bounds}' if bounds else ''}.{distances}{more}"
-
-
-def counted(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def options(options: Mapping[str, Any]) -> str:

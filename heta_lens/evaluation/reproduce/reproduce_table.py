@@ -15,12 +15,13 @@ import pandas as pd
 from heta_lens._util.files import write_atomically
 from heta_lens._util.options import check_choice, check_names
 from heta_lens._util.python import quietly
+from heta_lens._util.text import counted
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import Entry, description
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.report import document
-from heta_lens.evaluation.report.results import counted, with_interval
+from heta_lens.evaluation.report.results import with_interval
 from heta_lens.evaluation.reproduce.cells import (
     TABLES,
     Figure,

@@ -106,7 +106,7 @@ SEVERAL: dict[str, list[dict[str, Any]]] = {
     "attention_norm": [{}, {"reduce": "rollout"}],
     "context_cite": [{"samples": 5, "held_out": 3}, {"source": "token", "samples": 9, "ablate": "mask"}],
     "progressive_inference": [{}, {"passes": "multi", "samples": 4}],
-    "reagent": [{"max_steps": 3, "probes": 2}, {"max_steps": 2, "replacer": "lm"}],
+    "reagent": [{"max_steps": 3, "probes": 2}],
     "gilot": [{}, {"length": 3, "beams": 2}],
     "tdd": [{}, {"direction": "bidirectional"}],
     "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches

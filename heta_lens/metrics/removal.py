@@ -1,15 +1,21 @@
-"""NC and NS: the change of a prediction without the tokens of high scores, and with nothing else.
+"""Removal of tokens by their scores: NC and NS, and perturbation curves.
 
-Soft-NC and Soft-NS (Zhao & Aletras 2023, as in ReAGent) thin embeddings by score: every element of every embedding has
-a draw of its own, and is kept if the draw is below its token's retention, else set to 0. For sufficiency the retention
-is the score, for comprehensiveness 1 - score. Published numbers are the logarithm of a method's sum over prompts
-divided by the sum of random scores, as reports of evaluations have it.
+NC and NS are the changes of a prediction without the tokens of high scores, and with nothing else. Soft-NC and Soft-NS
+(Zhao & Aletras 2023, as in ReAGent) thin embeddings by score: every element of every embedding has a draw of its own,
+and is kept if the draw is below its token's retention, else set to 0. For sufficiency the retention is the score, for
+comprehensiveness 1 - score. Published numbers are the logarithm of a method's sum over prompts divided by the sum of
+random scores, as reports of evaluations have it.
+
+A perturbation curve is the target's likelihood while tokens are removed, or restored, in the order of the scores. Of a
+likelihood (``kind="value"``), a good order has a small area under MoRF and a large area under LeRF; of the fall of the
+likelihood (``"drop"``), the reverse. ABPC is the same for the two kinds, and more is better.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
@@ -17,7 +23,8 @@ from scipy.integrate import trapezoid
 from torch import Tensor
 
 from heta_lens._util.numerics import kl, token_count
-from heta_lens.metrics.evidence import highest
+from heta_lens._util.options import check_choice
+from heta_lens.metrics.evidence import Order, highest, ranked
 from heta_lens.metrics.scores import (
     Apart,
     Normalisation,
@@ -25,16 +32,16 @@ from heta_lens.metrics.scores import (
     candidate_positions,
     finite_scores,
     normalised,
+    ordinary,
     ratios,
     root,
     rows_of,
     with_mean,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import mask_vector, with_others_masked
+from heta_lens.prediction.masking import ablated, mask_vector, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
-SHARES = tuple(share / 10 for share in range(1, 10))  # of the context, kept by `soft_area`
 RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code removes
 
 
@@ -107,17 +114,6 @@ def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: b
         return batches.map(moved, torch.arange(len(kept)), len(ids))
 
 
-def soft_area(
-    prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
-) -> dict[str, float]:
-    """Average Soft-NC and Soft-NS over shares of the context, the same for every method (areas by width)."""
-    results = [soft(prediction, scores, keep=share, **options) for share in shares]
-    width = shares[-1] - shares[0]
-    return {
-        name: float(trapezoid([getattr(result, name) for result in results], shares)) / width for name in ("nc", "ns")
-    }
-
-
 def hard(
     prediction: Prediction, scores: Float[Tensor, "pos"], *, share: float = 0.2, candidates: Positions | None = None
 ) -> dict[str, float]:
@@ -172,3 +168,60 @@ def without(
     with prediction.running():
         values = with_others_masked(prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches)
     return values.cpu()
+
+
+# --------------------------------------------------------------------------------------------------------------- curves
+TENTHS = tuple(share / 10 for share in range(11))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The target's likelihood after the removal (or return) of shares of the tokens; the first share is 0."""
+
+    shares: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@one_at_a_time("prediction")
+def curve(
+    prediction: Prediction,
+    scores: Float[Tensor, "pos"],
+    *,
+    order: Order = "morf",
+    insert: bool = False,
+    steps: Sequence[float] = TENTHS,
+    candidates: Positions | None = None,
+) -> Curve:
+    """Measure the target's probability while the embeddings of more and more tokens are 0; with ``insert``, restored.
+
+    - ``order``: highest scores first (``morf``) or lowest first (``lerf``); equal scores in the order of the text
+    - ``steps``: shares of the tokens from 0 up, rounded down to whole tokens
+    - ``candidates``: positions that may be removed; None stands for every token that is not special
+    """
+    check_choice("order", order, ("morf", "lerf"))
+    scores = finite_scores(scores, len(prediction))
+    order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
+    counts = [token_count(share, len(order_of)) for share in steps]
+    gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
+    batches = prediction.batches("auto")
+    with prediction.running():
+        values = ablated(prediction, ~gone, mask_vector(prediction, "zero"), "prob", batches)
+    return Curve(tuple(steps), tuple(values.tolist()))
+
+
+def aopc(drawn: Curve, *, insert: bool = False) -> float:
+    """Return the mean fall of the likelihood from the start of the curve (``insert``: its rise); more is better."""
+    drops = drawn.values[0] - np.array(drawn.values)
+    return float(-drops.mean() if insert else drops.mean())
+
+
+def area(drawn: Curve, kind: Literal["value", "drop"] = "value") -> float:
+    """Return the area under the curve, by trapezoids; with ``drop``, the area under the fall of the likelihood."""
+    check_choice("kind", kind, ("value", "drop"))
+    values = np.array(drawn.values)
+    return float(trapezoid(values if kind == "value" else values[0] - values, drawn.shares))
+
+
+def abpc(morf: Curve, lerf: Curve) -> float:
+    """Return the area between the curves: the advantage of removing the least relevant tokens first."""
+    return area(lerf) - area(morf)
