@@ -271,7 +271,7 @@ def list_components(
     options: dict[str, Any] = given(scale=scale)
     if changed.corrupted is not None:
         options["change"] = read_by(read.cache.model, with_text(prompt, changed.corrupted), question).tokens
-    else:
+    elif changed.passage is not None:
         prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
         options["positions"] = prediction.positions_of(changed.passage)
         if changed.change is not None:
