@@ -288,8 +288,9 @@ def differentiated(
             added[name] = torch.zeros_like(live[:, :n]).requires_grad_()
             return torch.cat([live[:, :n] + added[name], live[:, n:]], 1)
 
+        states = embeddings.detach().requires_grad_()  # as backward hooks of the user expect of what enters a module
         with prediction.hooked([(name, partial(add, name)) for name in names]):
-            likelihoods = prediction.read(prediction.rerun().logits(embeddings), scale)
+            likelihoods = prediction.read(prediction.rerun().logits(states), scale)
         values.extend(likelihoods.tolist())
         connected = likelihoods.sum() + sum(each[:0].sum().to(likelihoods) for each in added.values())
         count("backwards", len(embeddings))

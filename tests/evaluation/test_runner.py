@@ -19,7 +19,7 @@ from heta_lens._util.files import RUN
 from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance, read_jsonl, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import evaluate, progress
+from heta_lens.evaluation import evaluate, runner
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_database import read_records, reading
 from heta_lens.metrics import Metric
@@ -113,7 +113,7 @@ def test_wrong_requests_are_refused_before_any_work(message: str, tmp_path: Path
 def test_a_finished_evaluation_says_so_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", inf)  # a slow machine would get lines in between
+    monkeypatch.setattr(runner, "EVERY", inf)  # a slow machine would get lines in between
     for before in (["0 of 2 done"], []):
         evaluate(demo(), suite("recall", limit=2, facts=2), "random", ["morf"], tmp_path)
         assert capsys.readouterr().err.splitlines() == [*before, "2 of 2 done, about 0:00:00 left"]
