@@ -9,38 +9,10 @@ import torch
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import HALF, explain, predict
+from helpers.asking import explain, predict
 from heta_lens import METHODS, Heta, Method
 from heta_lens._util.options import chosen, keywords
 from heta_lens.methods.registry import method_of
-
-RANDOM: list[tuple[str, dict[str, Any]]] = [
-    ("heta", {"probes": 2}),
-    ("heta", {"variant": "kl_only"}),
-    ("heta", {"variant": "gs"}),
-    ("heta", {"norm": "entrywise"}),
-    ("heta", {"variant": "lr", "rank": 2, "norm": "entrywise"}),
-    ("lime", {"samples": 20}),
-    ("kernel_shap", {"samples": 30}),
-    ("context_cite", {"source": "token", "samples": 20}),
-    ("progressive_inference", {}),
-    ("progressive_inference", {"passes": "multi", "samples": 4}),
-    ("reagent", {"max_steps": 3, "probes": 2}),
-    ("sea_cot", {"length": 6, "explanations": 2, "temperature": 0, "entail": HALF}),
-    ("causal_tracing", {"samples": 2, "layers": 2}),
-    ("random", {}),
-]
-
-
-@pytest.mark.sample(quick=3)
-@pytest.mark.parametrize(("method", "options"), RANDOM, ids=str)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_method_knows_whether_a_seed_changes_its_scores(method: str, options: dict[str, Any]) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 9)
-    prediction = predict(model, ids, 7)
-    first, second = (METHODS[method](**options, seed=seed)(prediction).scores for seed in (0, 1))
-    assert METHODS[method](**options).random == (not torch.equal(first, second))
 
 
 @pytest.mark.parametrize(
