@@ -30,8 +30,8 @@ from heta_lens.prediction.target import log_softmax
 class LeaveOneOut(WithForwards):
     """Leave-one-out: the change of the prediction when one token is masked.
 
-    ``a_i = KL(P ‖ P with token i masked)`` (``kl``), or ``g(X) - g(X with i masked)`` (``log_prob``), above 0 where i
-    speaks for the target.
+    ``a_i = KL(P ‖ P with token i masked)`` with ``kl``, and else ``g(X) - g(X with i masked)``, above 0 where i speaks
+    for the target.
 
     - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``; titles call the drop of a
       function's or an activation's number ``value``

@@ -140,10 +140,10 @@ class Heta(HetaOptions, Method):
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Explain predictions that share masked forwards, but not the gate and the curvature."""
         windows = [self.windows(prediction) for prediction in predictions]
-        if self.probed and windows[-1][0].layer is None:
-            run = longest_run(windows[-1])
-            windows[-1][0].prediction.check_graph_fits(run, checkpoint=self.checkpoint, twice=True)
         with step() as shared:
+            if self.probed and windows[-1][0].layer is None:
+                run = longest_run(windows[-1])
+                windows[-1][0].prediction.check_graph_fits(run, checkpoint=self.checkpoint, twice=True)
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
