@@ -193,8 +193,8 @@ class Components:
     def route(self) -> list[Component]:
         """The patched heads on the way from the changed tokens to the last one.
 
-        From the best head at the last token, each head leads to the position that it took most from, and there to the
-        best head of an earlier layer, until a changed token is reached. Empty if no patched head leads on.
+        From a head at the last token, each head leads to the position that it took most from, and there to a head of an
+        earlier layer, until a changed token is reached; of several ways, the best head first. Empty if none leads on.
         """
         best = self.top(len(self.found))
         return [best[row] for row in self.rows_of_route]
@@ -202,14 +202,19 @@ class Components:
     @property
     def rows_of_route(self) -> list[int]:
         """Rows of the `route` in ``found``."""
-        way, at, below, helping = list[int](), len(self.tokens) - 1, len(self.estimates), self.sign * self.effects > 0
+        helping = self.sign * self.effects > 0
         heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if helping[row]]
-        heads = [(layer, place, row) for layer, place, column, row in heads if column < self.heads_per_layer]
-        while at not in self.positions and (here := [head for head in heads if head[1] == at and head[0] < below]):
-            below, _, row = here[0]
-            way.insert(0, row)
-            at = self.read_most[row]
-        return way if at in self.positions else []
+
+        def way(at: int, below: int) -> list[int] | None:
+            if at in self.positions:
+                return []
+            for layer, place, column, row in heads:
+                leads = place == at and layer < below and column < self.heads_per_layer
+                if leads and (earlier := way(self.read_most[row], layer)) is not None:
+                    return [*earlier, row]
+            return None
+
+        return way(len(self.tokens) - 1, len(self.estimates)) or []
 
     @property
     def changed_tokens(self) -> str:
@@ -230,7 +235,9 @@ class Components:
         """The route in words, and the share of the change that its heads account for together."""
         heads, last = self.route, len(self.tokens) - 1
         if not heads:
-            return "No route of patched heads leads from there to the last token."
+            return (
+                "No route: no patched head at the last token leads back to the change by what each head took most from."
+            )
         begin, it = self.read_most[self.rows_of_route[0]], "it" if len(heads) == 1 else "together they"
         names = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
         arrows = " → ".join([f"{self.tokens[begin]!r} ({begin})", *names])

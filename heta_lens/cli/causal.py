@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -222,7 +223,9 @@ def _patch_grid(
     _write_view(grid.plot, files)
 
 
-PASSAGE = "The words of the prompt that are changed, as ' Lisbon'; they must occur once."
+PASSAGE = "The words of the prompt that are changed, as ' Lisbon'; they must occur once, or --at says where."
+AT = "The position of a changed token, instead of --passage; may be repeated."
+SAVE = "Keep the result (safetensors), for heta_lens.causal.Components.load."
 CHANGE = "What replaces the words: zero, mean, vocab_mean, pad or space (masks), a token's id, or resample."
 COUNTERFACTUAL = "Instead of --passage: a prompt of as many tokens (of a chat, another last message) that differs."
 KNOCK_OUT = "Put changed outputs into the clean run, instead of clean outputs into the changed run."
@@ -233,14 +236,15 @@ class ChangeFlags:
     """The change of a prompt whose way to the answer is searched."""
 
     passage: Annotated[str | None, Option(metavar="WORDS", help=PASSAGE)] = None
+    at: Annotated[list[int] | None, Option(metavar="P", min=0, help=AT)] = None
     change: Annotated[str | None, Option(metavar="CHANGE", help=CHANGE)] = None
     corrupted: Annotated[str | None, Option(metavar="TEXT", help=COUNTERFACTUAL)] = None
 
     def check(self) -> None:
         if self.corrupted is not None:
-            refuse({"passage": self.passage, "change": self.change}, "has no effect with --corrupted")
-        elif self.passage is None:
-            raise ValueError("nothing is changed: give --passage WORDS of the prompt, or --corrupted TEXT")
+            refuse({"passage": self.passage, "at": self.at, "change": self.change}, "has no effect with --corrupted")
+        elif (self.passage is None) == (self.at is None):
+            raise ValueError("what is changed? Give one of --passage WORDS, --at POSITION and --corrupted TEXT")
 
 
 @command("causal components", causal)
@@ -254,7 +258,8 @@ def list_components(
     top: Top = 10,
     prompts: flags.PromptFlags,
     questions: TargetFlags,
-    files: views.SavedFiles,
+    save: Annotated[Path | None, Option(metavar="FILE", help=SAVE)] = None,
+    files: Files,
     loading: flags.LoadingFlags,
 ) -> None:
     """List the heads and MLPs that carry a passage to the answer.
@@ -262,6 +267,7 @@ def list_components(
     The passage is changed, and clean outputs of heads and MLPs are patched back in.
     """
     files.check((*views.PAGES, *views.DRAWN))
+    views.check_writable([] if save is None else [save])
     changed.check()
     prompt, question = prompts.read(), questions.question()
     from heta_lens.causal import components
@@ -271,19 +277,19 @@ def list_components(
     options: dict[str, Any] = given(scale=scale)
     if changed.corrupted is not None:
         options["change"] = read_by(read.cache.model, with_text(prompt, changed.corrupted), question).tokens
-    elif changed.passage is not None:
+    else:
         prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
-        options["positions"] = prediction.positions_of(changed.passage)
-        if changed.change is not None:
-            options["change"] = int(changed.change) if changed.change.isdecimal() else changed.change
+        options["positions"] = changed.at or prediction.positions_of(changed.passage or "")
+    if changed.change is not None:
+        options["change"] = int(changed.change) if changed.change.isdecimal() else changed.change
     options |= {"direction": "knock_out" if knock_out else "restore", "verify": verify, "progress": bars()}
     found = components(read.cache, target=question.target, position=question.position, tokens=read.tokens, **options)
     rows = [{"name": each.name, **each._asdict()} for each in found.top(verify)]
-    add(claim=found.claim, route=found.route_in_words, together=found.together, saved=files.save)
+    add(claim=found.claim, route=found.route_in_words, together=found.together, saved=save)
     say(f"{found}\n")
     forms = {"name": "{}", "position": "{}", "token": "{!r}", "effect": "{:.3g}", "estimate": "{:.3g}"}
     _list("components", rows, top, forms)
     _write_view(found.plot, files)
-    if files.save is not None:
-        found.save(files.save)
-        note(files.save)
+    if save is not None:
+        found.save(save)
+        note(save)

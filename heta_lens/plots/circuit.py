@@ -17,7 +17,7 @@ from heta_lens.plots.scales import BLUE, ORANGE
 
 KEY = (
     "Circles are heads, squares are MLPs; their area is the effect of patching them alone (orange: against). "
-    "A line leads from the token that a head took most from. The thick line is the route. "
+    "A line leads to a head from the token that it took most from. A thick line, if there is one, is the route. "
     "Grey components are not among those that were patched together; names go from left to right."
 )
 ROUTE, AGAINST = ("#" + bytes(shade).hex() for shade in (BLUE, ORANGE))
@@ -99,9 +99,13 @@ class Circuit:
                 key = "\n".join(wrap(KEY, round(width * 21)))
                 figure.supxlabel(key, x=0.01, ha="left", fontsize=6.5, color=QUIET)
             self._draw_frame(axes, across, labels, low, max(map(len, rows.values()), default=0))
-            self._draw_lines(axes, across, drawn, most, low)
-            for at, here in rows.items():
-                self._draw_row(axes, across[at[1]], here, most)
+            marks = dict[int, float]()
+            for (_, position), row in rows.items():
+                row.sort(key=lambda at: (not self.nodes[at].together, -abs(self.nodes[at].effect)))
+                marks |= {at: across[position] + NEXT * number for number, at in enumerate(row)}
+            self._draw_lines(axes, across, marks, most, low)
+            for row in rows.values():
+                self._draw_row(axes, marks, row, most)
         return figure
 
     def _draw_frame(
@@ -127,37 +131,43 @@ class Circuit:
         axes.patch.set_alpha(0)
 
     def _draw_lines(
-        self, axes: Axes, across: Mapping[int, float], drawn: Mapping[int, Node], most: float, low: int
+        self, axes: Axes, across: Mapping[int, float], marks: Mapping[int, float], most: float, low: int
     ) -> None:
-        for node in drawn.values():
+        for at, mark in marks.items():
+            node = self.nodes[at]
             if node.read is not None and node.read != node.position:
-                ends = [across[node.read], across[node.position]], [node.layer - 0.8, node.layer]
+                ends = [across[node.read], mark], [node.layer - 0.8, node.layer]
                 look = {"color": INK if node.effect > 0 else AGAINST, "alpha": 0.7 if node.together else 0.3}
                 axes.plot(*ends, linewidth=0.4 + 1.6 * abs(node.effect) / most, zorder=1, **look)
         way = [self.nodes[at] for at in self.route]
         if way and (begin := way[0].read) is not None:
             points = [(across[begin], low - 1.0)]
-            for node in way:
-                points += [(points[-1][0], node.layer - 0.8), (across[node.position], float(node.layer))]
+            for at, node in zip(self.route, way, strict=True):
+                column = across[node.position]
+                points += [
+                    (points[-1][0], node.layer - 0.8),
+                    (marks[at], float(node.layer)),
+                    (column, node.layer + 0.6),
+                ]
             points.append((points[-1][0], float(self.layers)))
             axes.plot(
                 *zip(*points, strict=True), color=ROUTE, linewidth=2.6, alpha=0.85, zorder=2, solid_joinstyle="round"
             )
 
-    def _draw_row(self, axes: Axes, column: float, row: Sequence[int], most: float) -> None:
+    def _draw_row(self, axes: Axes, marks: Mapping[int, float], row: Sequence[int], most: float) -> None:
         """Draw the components of a layer and a position side by side, and name those that the claim is about."""
-        row = sorted(row, key=lambda at: (not self.nodes[at].together, -abs(self.nodes[at].effect)))
-        nodes, layer = [self.nodes[at] for at in row], self.nodes[row[0]].layer
-        for number, node in enumerate(nodes):
+        layer = self.nodes[row[0]].layer
+        for at in row:
+            node = self.nodes[at]
             colour = AGAINST if node.effect < 0 else INK if node.together else QUIET
             axes.scatter(
-                column + NEXT * number, layer, s=max(9.0, LARGEST * abs(node.effect) / most), color=colour,
+                marks[at], layer, s=max(9.0, LARGEST * abs(node.effect) / most), color=colour,
                 marker="s" if node.read is None else "o", alpha=1 if node.together else 0.55,
                 edgecolors="#ffffff", linewidths=0.7, zorder=3, clip_on=False,
             )  # fmt: skip
         if named := [self.nodes[at].name for at in row if self.nodes[at].together or at in self.route]:
             halo = extra("matplotlib.patheffects", NEEDED_BY).withStroke(linewidth=2, foreground="#ffffff")
-            right = column + NEXT * (len(row) - 1) + 0.05 + sqrt(LARGEST) / 72 / COLUMN / 2
+            right = marks[row[-1]] + 0.05 + sqrt(LARGEST) / 72 / COLUMN / 2
             look = {"va": "center", "fontsize": 7.5, "path_effects": [halo], "zorder": 4, "clip_on": False}
             axes.text(right, layer, f"L{layer} {' '.join(named)}", **look)
 

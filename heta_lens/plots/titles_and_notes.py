@@ -15,6 +15,7 @@ from heta_lens.plots.scales import percent, share_note, token_at
 from heta_lens.span_attribution import SpanAttribution
 
 SIGNED = "have either sign: above 0 speaks for the target"
+SIGNED_BY_FAST = "have either sign, which predicts effects no better than if every token spoke for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob' says which token speaks for which of the two"
 
@@ -121,10 +122,16 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         _unfinished_integral(attribution),
         _most_against(attribution),
         known.note,
-        f"scores {SIGNED if attribution.signed else UNSIGNED}{FOR_CONTRASTS if unsigned_contrast else ''}",
+        f"scores {_direction(attribution)}{FOR_CONTRASTS if unsigned_contrast else ''}",
     ]
     ways = _ways(result.hop_shares) if isinstance(result, SpanAttribution) and result.reasoning else []
     return [*filter(None, possible), *ways]
+
+
+def _direction(attribution: Attribution) -> str:
+    if not attribution.signed:
+        return UNSIGNED
+    return SIGNED_BY_FAST if _name(attribution)[0] == "fast" else SIGNED
 
 
 def search_note(attribution: Attribution) -> str:
@@ -145,7 +152,7 @@ def search_note(attribution: Attribution) -> str:
 def _most_against(attribution: Attribution) -> str:
     """Return the token that speaks most against the target, which is last in a list of the highest scores."""
     scores = attribution.scores * ~attribution.hidden
-    if not attribution.signed or not (scores < 0).any():
+    if _direction(attribution) != SIGNED or not (scores < 0).any():
         return ""
     row = int(scores.argmin())
     return f"most against the target: {token_at(attribution, row)}, {float(scores[row]):.4g}"

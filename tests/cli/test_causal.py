@@ -63,13 +63,13 @@ def test_the_components_that_carry_a_passage(tmp_path: Path) -> None:
     with_other = ("--corrupted", OTHER, "--knock-out", "--verify", "2", "-q")
     found = causal.components(cache, change=cached(OTHER)[1], tokens=ids, verify=2, direction="knock_out")
     assert repr(found) in done("components", TEXT, *with_other)
-    assert "replaced by token 5" in done("components", TEXT, "--passage", "drawer", "--change", "5", "--verify", "1")
+    assert "replaced by token 5" in done("components", TEXT, "--at", "7", "--change", "5", "--verify", "1")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["components", TEXT], "nothing is changed: give --passage WORDS"),
+        (["components", TEXT], "what is changed? Give one of --passage WORDS, --at POSITION"),
         (["components", TEXT, "--corrupted", OTHER, "--change", "mean"], "--change mean has no effect with --corr"),
         (["validate", TEXT, "-m", "loo,lime"], "this command takes one method, and --method names 2"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),
