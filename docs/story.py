@@ -15,8 +15,6 @@ import heta_lens
 from docs import pictures
 from docs.gallery import CHROMIUM, COLOURS, FOLDER, QUESTION, SCHEMES, SMOLLM2
 from heta_lens import causal
-from heta_lens.web.answers import Answers
-from heta_lens.web.requests import Change, Question
 
 WIDTH, HEIGHT, SHOWN = 1200, 630, 3
 STYLE = """
@@ -51,7 +49,7 @@ def story(model: Any) -> str:
     attribution = heta_lens.attribute(cache, tokens=tokens, method="leave_one_out", effect="log_prob", mask="zero")
     best = attribution.top(1)[0]
     found = causal.components(cache, best.positions, tokens=tokens)
-    tested = Answers(model).change(Question(QUESTION, at=0), Change([*best.positions], "mask"))
+    tested = causal.what_if(cache, best.positions, tokens=tokens)
     most = float(best.score)
     spans = []
     for token, score, special in zip(attribution.tokens, attribution.scores.tolist(), attribution.special, strict=True):
@@ -62,19 +60,20 @@ def story(model: Any) -> str:
             spans.append(f'{" " * (len(token) - len(bare))}<b{strong} style="{style}">{escape(bare)}</b>')
     answer = model.tokenizer.decode([attribution.target])
     rows = "".join(
-        f"<tr><td>{escape(row['text'])}</td>{bar(row['before'])}{bar(row['after'])}</tr>"
-        for row in tested["tokens"][:SHOWN]
+        f"<tr><td>{escape(token)}</td>{bar(row['before'])}{bar(row['after'])}</tr>"
+        for token, row in tested[:SHOWN].iterrows()
     )
-    masked, share = escape(best.text.strip()), f"{found.together[-1]:.0%} of what masking takes away"
-    call = f"causal.components(cache, {[*best.positions]})"
+    share, place = f"{found.together[-1]:.0%} of what masking takes away", [*best.positions]
     return f"""<!doctype html><meta charset="utf-8"><style>{STYLE}</style><main>
 <h1>Which token made SmolLM2 say “{escape(answer.strip())}”?</h1>
 <section><h2>1 · The claim <code>attribute(cache, method="leave_one_out", effect="log_prob")</code></h2>
 <div class="prompt">{"".join(spans)}<strong>{escape(answer.strip())}</strong></div></section>
-<section><h2>2 · The test <code>“{masked}” is masked</code></h2>
+<section><h2>2 · The test <code>causal.what_if(cache, {place})</code></h2>
 <table><tr><th>next token</th><th>before</th><th>after</th></tr>{rows}</table></section>
-<section class="circuit"><h2>3 · The mechanism <code>{call}</code></h2>{found.circuit.drawing}
-<p class="note">Heads (circles) and MLPs (squares). The {len(found.together)} named ones restore {share}.</p></section>
+<section class="circuit"><h2>3 · The mechanism <code>causal.components(cache, {place})</code></h2>
+{found.circuit.drawing}
+<p class="note">Heads (circles) and MLPs (squares); blue: the route. The {len(found.together)} named ones
+restore {share}.</p></section>
 </main>"""
 
 
