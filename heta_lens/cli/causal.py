@@ -262,7 +262,7 @@ def list_components(
     files: Files,
     loading: flags.LoadingFlags,
 ) -> None:
-    """List the heads and MLPs that carry a passage to the answer.
+    """List the heads and MLPs that carry a passage.
 
     The passage is changed, and clean outputs of heads and MLPs are patched back in.
     """
