@@ -77,7 +77,7 @@ class Diagnostics(Mapping[str, Any]):
         return cls(**shared, cost=cost, of_method=rest)
 
     def completed(self, others: "Diagnostics") -> "Diagnostics":
-        """Return the diagnostics, with the facts of ``others`` where this one has none."""
+        """Fill missing facts from ``others``."""
         missing = {name: getattr(others, name) for name in _FIELDS if getattr(self, name) is None}
         return replace(self, **missing, cost=others.cost if self.cost == Cost() else self.cost)
 

@@ -34,6 +34,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
+NO_SIGNS = ("fast",)  # presets whose signs are no evidence
+
 RECOMMENDED = {
     "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
     "for a forward per token",

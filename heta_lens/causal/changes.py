@@ -25,7 +25,7 @@ NAMED = 4  # ids that a change names in words
 @one_at_a_time("cache")
 def what_if(
     cache: Any,
-    positions: Iterable[int] | None,
+    positions: Iterable[int] | None = None,
     target: TargetLike = None,
     *,
     change: Change = "zero",

@@ -17,12 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import (
-    Batch,
-    check_at_least,
-    check_choice,
-    check_count,
-)
+from heta_lens._util.options import Batch, check_at_least, check_choice, check_count
 from heta_lens._util.work import count, working
 from heta_lens.causal.changes import Change, changed_embeddings
 from heta_lens.causal.component_results import Components, Direction
@@ -106,7 +101,7 @@ def components(
         def shares(some: slice) -> list[float]:
             return (pair.gains(direction, found, growing[some]) / pair.total).tolist()
 
-        together, _ = shares_in_order(shares, len(growing), share, pair.batches.size)
+        together = shares_in_order(shares, len(growing), share, pair.batches.size)
         opposite = effects * torch.nan
         if both:
             (other,) = {*get_args(Direction)} - {direction}
@@ -258,8 +253,8 @@ def verified(
 
 def shares_in_order(
     shares: Callable[[slice], list[float]], most: int, enough: float | int, at_once: int
-) -> tuple[list[float], int]:
-    """Return the share after the first 1, 2, … patches, until one is ``enough``, and the number of runs.
+) -> list[float]:
+    """Return the share after the first 1, 2, … patches, until one is ``enough``.
 
     ``shares`` runs a slice of these counts at a time, twice as many as the last time.
     """
@@ -268,7 +263,7 @@ def shares_in_order(
         found += shares(slice(len(found), len(found) + step))
         step = min(2 * step, at_once)
     needed = next((count for count, share in enumerate(found, 1) if share >= enough), len(found))
-    return found[:needed], len(found)
+    return found[:needed]
 
 
 def differentiated(

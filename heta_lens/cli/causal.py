@@ -10,7 +10,7 @@ from typer import Option
 
 from heta_lens.cli import flags, views
 from heta_lens.cli.app import add, app, bars, command, note, say
-from heta_lens.cli.flags import given, used, with_text
+from heta_lens.cli.flags import Prompt, given, used, with_text
 from heta_lens.cli.questions import Question, ReadPrompt, TargetFlags, read_by, read_prompt
 from heta_lens.cli.views import Files, Top, show_table
 
@@ -193,9 +193,8 @@ def patch_prompt(
 def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any], files: Files, top: int) -> None:
     from heta_lens.causal import effects
     from heta_lens.plots.html_page import heat
-    from heta_lens.prediction.prediction import Prediction
 
-    prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
+    prediction = read.prediction(question)
     values = effects(prediction, **options).cpu().double()
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
     order = values.argsort(descending=True, stable=True).tolist()
@@ -241,10 +240,22 @@ class ChangeFlags:
     corrupted: Annotated[str | None, Option(metavar="TEXT", help=COUNTERFACTUAL)] = None
 
     def check(self) -> None:
+        """Refuse contradictory flags."""
         if self.corrupted is not None:
             refuse({"passage": self.passage, "at": self.at, "change": self.change}, "has no effect with --corrupted")
         elif (self.passage is None) == (self.at is None):
-            raise ValueError("what is changed? Give one of --passage WORDS, --at POSITION and --corrupted TEXT")
+            said = "nothing says" if self.at is None else "--passage and --at both say"
+            raise ValueError(f"{said} what is changed: give one of --passage WORDS, --at P and --corrupted TEXT")
+
+    def options(self, prompt: Prompt, read: ReadPrompt, question: Question) -> dict[str, Any]:
+        """Return the options ``positions`` and ``change`` of `components`."""
+        if self.corrupted is not None:
+            return {"change": read_by(read.cache.model, with_text(prompt, self.corrupted), question).tokens}
+        change = int(self.change) if self.change is not None and self.change.isdecimal() else self.change
+        return {
+            "positions": self.at or read.prediction(question).positions_of(str(self.passage)),
+            **given(change=change),
+        }
 
 
 @command("causal components", causal)
@@ -271,17 +282,9 @@ def list_components(
     changed.check()
     prompt, question = prompts.read(), questions.question()
     from heta_lens.causal import components
-    from heta_lens.prediction.prediction import Prediction
 
     read = read_prompt(model, prompt, question, **loading.options())
-    options: dict[str, Any] = given(scale=scale)
-    if changed.corrupted is not None:
-        options["change"] = read_by(read.cache.model, with_text(prompt, changed.corrupted), question).tokens
-    else:
-        prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
-        options["positions"] = changed.at or prediction.positions_of(changed.passage or "")
-    if changed.change is not None:
-        options["change"] = int(changed.change) if changed.change.isdecimal() else changed.change
+    options = changed.options(prompt, read, question) | given(scale=scale)
     options |= {"direction": "knock_out" if knock_out else "restore", "verify": verify, "progress": bars()}
     found = components(read.cache, target=question.target, position=question.position, tokens=read.tokens, **options)
     rows = [{"name": each.name, **each._asdict()} for each in found.top(verify)]

@@ -10,7 +10,7 @@ from typer import Option
 from heta_lens.cli.flags import Prompt, given, used
 
 if TYPE_CHECKING:
-    from heta_lens import Attribution, Method, SpanAttribution
+    from heta_lens import Attribution, Method, Prediction, SpanAttribution
 
 Explained: TypeAlias = "Attribution | SpanAttribution"
 
@@ -187,6 +187,11 @@ class ReadPrompt:
     tokens: Any
     span: Span | None = None
     written: str | None = None
+
+    def prediction(self, question: Question) -> "Prediction":
+        from heta_lens.prediction.prediction import Prediction
+
+        return Prediction.from_cache(self.cache, question.target, position=question.position, tokens=self.tokens)
 
     def explained(self, question: Question, method: "Method") -> Explained:
         from heta_lens.api import attribute, attribute_span

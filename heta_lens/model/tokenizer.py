@@ -151,7 +151,7 @@ class TokenizerWrapper:
 
     @property
     def blank(self) -> int | None:
-        """The token that is written as one space, if there is one."""
+        """The token written as one space; None without such a token."""
         return next(iter(self.encoder()(" ")), None) if self.wrapped is not None else None
 
     def stand_in(self, name: StandIn) -> int | None:

@@ -73,7 +73,7 @@ class ColouredText(ColouredScores):
 
     @property
     def answer(self) -> str:
-        """What the model predicts after the text, with its probability; a span has its own tokens there."""
+        """The target after the text, with the target's probability; empty for a span, which ends with the targets."""
         sides = [" ".join(filter(None, side)) for side in predicted(self.attribution).targets]
         return "" if self.written else f" → {' rather than '.join(sides)}"
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.presets import as_preset
+from heta_lens._util.presets import NO_SIGNS, as_preset
 from heta_lens._util.python import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import counted, cut, probability, single_line, visible
@@ -15,7 +15,7 @@ from heta_lens.plots.scales import percent, share_note, token_at
 from heta_lens.span_attribution import SpanAttribution
 
 SIGNED = "have either sign: above 0 speaks for the target"
-SIGNED_BY_FAST = "have either sign, which predicts effects no better than if every token spoke for the target"
+SIGNED_IN_VAIN = "have either sign, which predicts effects no better than if every token spoke for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob' says which token speaks for which of the two"
 
@@ -131,7 +131,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
 def _direction(attribution: Attribution) -> str:
     if not attribution.signed:
         return UNSIGNED
-    return SIGNED_BY_FAST if _name(attribution)[0] == "fast" else SIGNED
+    return SIGNED_IN_VAIN if _name(attribution)[0] in NO_SIGNS else SIGNED
 
 
 def search_note(attribution: Attribution) -> str:

@@ -41,7 +41,7 @@ Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
 
 
 def depends_on_context(mask: Mask) -> bool:
-    """Return whether targets of a prompt, with contexts of their own, have masks of their own."""
+    """Return whether the mask differs between contexts of one prompt."""
     return isinstance(mask, str) and mask == "mean"
 
 

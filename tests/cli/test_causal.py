@@ -69,7 +69,8 @@ def test_the_components_that_carry_a_passage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["components", TEXT], "what is changed? Give one of --passage WORDS, --at POSITION"),
+        (["components", TEXT], "nothing says what is changed: give one of --passage WORDS"),
+        (["components", TEXT, "--passage", "box", "--at", "3"], "--passage and --at both say what is changed"),
         (["components", TEXT, "--corrupted", OTHER, "--change", "mean"], "--change mean has no effect with --corr"),
         (["validate", TEXT, "-m", "loo,lime"], "this command takes one method, and --method names 2"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),

@@ -22,7 +22,7 @@ import pytest
 
 import heta_lens
 from heta_lens._util import python
-from heta_lens.cli.attribute import run_app
+from heta_lens.cli.web import run_app
 from heta_lens.web import app
 from heta_lens.web.answers import Answers
 from heta_lens.web.history import History
