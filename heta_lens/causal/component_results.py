@@ -244,9 +244,12 @@ class Components:
         return f"Route: {arrows}; {it} {VERBS[self.direction][len(heads) == 1]} {self.route_share:.0%}."
 
     def __repr__(self) -> str:
-        first = ", ".join(map(repr, self.top(max(1, len(self.together)))[:SHOWN]))
+        first = self.top(max(1, len(self.together)))[:SHOWN]
         known = "" if isnan(self.correlation) else f"; rank correlation with the estimates {self.correlation:.2f}"
-        return f"{self.claim}\n{self.route_in_words}\nLargest effects: {first}{known}"
+        largest = f"Largest effects: {', '.join(map(repr, first))}{known}"
+        other = ", ".join(f"{effect:.3g}" for effect in self.opposite[: len(first)].tolist() if not isnan(effect))
+        opposite = [f"In the other direction, in the same order: {other}"] if other else []
+        return "\n".join([self.claim, self.route_in_words, largest, *opposite])
 
     def _component(self, place: Sequence[int], effect: float = nan) -> Component:
         layer, position, column = place

@@ -35,7 +35,7 @@ DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
 FIGURES = (*PAGES, *DRAWN, ".tex")  # suffixes of --figure
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
-FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."
+FIGURE = f"Also write a figure ({', '.join((*PAGES, *DRAWN))}; of tokens, .tex too); of several methods, one of all."
 SAVE = "Keep the attribution (safetensors), for heta-lens show and compare; of several, as FILE-heta.safetensors."
 
 

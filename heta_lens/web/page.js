@@ -3,7 +3,7 @@
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const $ = name => document.querySelector(name), $$ = name => [...document.querySelectorAll(name)];
   const number = value => Math.abs(value) < .001 ? "less than 0.001" : Number(value.toPrecision(3)).toString().replace("-", "−");
-  const visible = text => text.trim() ? text.replace(/\n/g, "↵") : text.replace(/\n/g, "↵").replace(/ /g, "·") || "∅";
+  const visible = text => text.trim() ? text.replace(/\n/g, "↵") : text.replace(/\n/g, "↵").replace(/ /g, "␣") || "∅";
   const quoted = text => `“${text.trim() || text}”`;
 
   /** The question, which a reload restores with the ``entries`` of the history; ``explanations`` has the results by method. */
@@ -175,6 +175,7 @@
       throw error;
     }
     if (signal.aborted) return;
+    say("");
     if (later.has(state.shown) && explanations.size) show([...explanations.keys()][0]);
     if (!explanations.size && later.size) {
       $("#view").replaceChildren();

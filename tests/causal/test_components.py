@@ -355,12 +355,14 @@ def story() -> Components:
 
 
 def test_a_story_is_printed(story: Components) -> None:
-    claim, route, largest = repr(story).splitlines()
+    claim, route, largest, other = repr(story).splitlines()
     moved = "With ' box' (15) replaced by the zero mask, log_prob of ' box' falls from -1.48e-05 to -9.27"
     assert claim == f"{moved}; 1 of 32 patched components together restore 100% of that."
     assert route == "Route: ' box' (15) → L2H3 at the last token; it restores 95%."
     correlation = f"rank correlation with the estimates {story.correlation:.2f}"
     assert largest == f"Largest effects: L0H1 at '.' (16) 9.27; {correlation}"
+    assert other == f"In the other direction, in the same order: {float(story.opposite[0]):.3g}"
+    assert len(repr(replace(story, opposite=story.opposite * torch.nan)).splitlines()) == 3
     assert story.heads() == [(0, 1)] and story.correlation > 0.9 and story.forwards < 110
     nothing = replace(story, together=(), effects=-story.effects)
     assert "no patched component accounts" in repr(nothing) and "No route: no patched head" in repr(nothing)
