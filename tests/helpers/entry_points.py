@@ -50,7 +50,7 @@ class Subject:
             "patch heads": lambda: patch(**two, what="head_out").values,
             "trace": lambda: causal.trace(self.cache, **one, samples=1).values,
             "trace what is added": lambda: causal.trace(self.cache, **one, samples=1, what="attn_out", window=2).values,
-            "ablate heads": lambda: causal.ablate_heads(self.cache, **one, fill="mean").values,
+            "ablate heads": lambda: causal.ablate_heads(self.cache, **one).values,
             "swap values": self._swapped,
             "what if": lambda: torch.tensor(causal.what_if(self.cache, [2], **one)["after"].tolist()),
             "components": lambda: causal.components(self.cache, [2], **one, verify=4).effects,
