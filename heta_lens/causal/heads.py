@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import pandas as pd
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import Batch, check_at_least, chosen_positions
+from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.work import working
 from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
@@ -21,6 +21,8 @@ from heta_lens.prediction.cache import Tokens
 from heta_lens.prediction.patching import cells_of_heads, check_reading, noted, patched
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, TargetLike, check_scale
+
+Fill: TypeAlias = Literal["zero", "mean"]
 
 
 class Head(NamedTuple):
@@ -73,6 +75,7 @@ def ablate_heads(
     cache: Any,
     target: TargetLike = None,
     *,
+    fill: Fill = "zero",
     positions: Iterable[int] | None = None,
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
@@ -85,11 +88,13 @@ def ablate_heads(
     ``target``, ``position`` and ``tokens`` are those of `attribute`.
 
     Args:
+        fill: the replacement of the head's output: ``zero``, or the ``mean`` of the output over the context.
         positions: the positions without the head; by default every position.
         scale: the quantity g, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
     """
+    check_choice("fill", fill, get_args(Fill))
     check_reading(scale, batch)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     check_scale(prediction.target, scale, "log_prob")
@@ -102,7 +107,8 @@ def ablate_heads(
         cells = cells_of_heads(adapter.sizes.heads, places, n)
         clean, batches = read(prediction.logits), prediction.batches(batch)
         for name, output in outputs.items():
-            rows.append(clean - patched(prediction, {name: cells}, {name: torch.zeros_like(output)}, read, batches))
+            fills = output.mean(1, keepdim=True).expand_as(output) if fill == "mean" else torch.zeros_like(output)
+            rows.append(clean - patched(prediction, {name: cells}, {name: fills}, read, batches))
     for layer, row in enumerate(rows):
         check_finite(row, partial("the effect of head {}.{} is {}".format, layer))
     notes = "lost" if callable(prediction.target) else f"{scale} lost"
