@@ -12,7 +12,6 @@ which moves the bar, and to the ``watcher``, which may raise `Cancelled`. The ru
 ``diagnostics["checks"]``.
 """
 
-import os
 import sys
 import weakref
 from collections import Counter
@@ -22,12 +21,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
-from math import ceil
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
-import psutil
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -119,16 +115,14 @@ class Progress:
 
 
 class Waits(Bars):
-    """Bars, or lines in the place of bars that cannot be drawn. Without both, only what makes a wait long is said."""
-
-    busy_said = False  # once per process
+    """Bars, or lines in the place of bars that cannot be drawn. Without both, only a long wait is announced."""
 
     def __init__(
         self, *columns: ProgressColumn, console: Console, drawn: bool, lines: bool, shorter: str, times: int
     ) -> None:
         super().__init__(*columns, console=console, transient=console.is_terminal)
         self.drawn, self.lines, self.shorter, self.times = drawn, lines, shorter if times else "", times
-        self.begun, self.said, self.others = perf_counter(), 0.0, _seconds_of_others()
+        self.begun, self.said = perf_counter(), 0.0
 
     def start(self) -> None:
         """Draw the bars, or say the share that is done and the time that is left, now and then."""
@@ -139,9 +133,6 @@ class Waits(Bars):
         whole = max(done, expected)  # more may run
         seconds = (now - self.begun) * (whole - done) / done if done else None
         left = "unknown" if seconds is None else timedelta(seconds=round(seconds))
-        if not Waits.busy_said and now - self.begun >= PATIENCE and (busy := _busy(self.others, now - self.begun)):
-            Waits.busy_said = True
-            self._say(busy)
         if self.shorter and seconds is not None and now - self.begun >= SETTLED:
             seconds += (self.times - 1) * (seconds + now - self.begun)
             if seconds > LONG:
@@ -155,26 +146,6 @@ class Waits(Bars):
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _seconds_of_others() -> float:
-    """Return the CPU time that other processes have taken."""
-    times = psutil.cpu_times()
-    return times.user + times.system - process_time()
-
-
-def _busy(others: float, passed: float) -> str:
-    """Name other programs on the cores of threads that do not sleep while they wait for each other; else nothing."""
-    threads, cores = torch.get_num_threads(), psutil.cpu_count() or 1
-    taken = (_seconds_of_others() - others) / passed
-    sleeping = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
-    if sleeping or threads == 1 or torch.cuda.is_initialized() or taken + threads < cores + 0.5:
-        return ""
-    return (
-        f"other programs use {taken:.1f} of {cores} cores, and torch has {threads} threads, which then wait long for "
-        f"each other: torch.set_num_threads({max(1, cores - ceil(taken))}), or OMP_WAIT_POLICY=PASSIVE in the "
-        "environment of Python, is faster"
-    )
 
 
 def step() -> AbstractContextManager[Progress]:

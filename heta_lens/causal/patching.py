@@ -17,7 +17,7 @@ from heta_lens._util.work import working
 from heta_lens.causal.grid import Grid
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, values_name
-from heta_lens.model.lock import changing, one_at_a_time
+from heta_lens.model.lock import holding, one_at_a_time
 from heta_lens.prediction.cache import Activations, Tokens, check_causal
 from heta_lens.prediction.patching import cells_of_heads, check_reading, noted, patched, site_name, values_put
 from heta_lens.prediction.prediction import Prediction
@@ -162,7 +162,7 @@ def swap_values(
     """
     adapter = shared_adapter(cache_a, cache_b)
     adapter.check_layer("layer", layer)
-    with changing(adapter.model):
+    with holding(adapter, users_code=True):
         prediction, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
         check_causal(adapter, given)  # with positions left out, others would be swapped
         shorter = min(len(prediction), len(given[EMBED]))

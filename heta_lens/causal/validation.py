@@ -15,7 +15,6 @@ from heta_lens._util.options import Batch, check_at_least
 from heta_lens._util.target_kinds import described, of_logits
 from heta_lens._util.work import working
 from heta_lens.attribution import Attribution
-from heta_lens.causal.patching import named_as
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
 from heta_lens.model.lock import one_at_a_time
@@ -143,8 +142,6 @@ def validate(
     how: How = "edge_patch",
     mask: Mask = "zero",
     layer: int | None = None,
-    reference: Any = None,
-    reference_tokens: Tokens = None,
     patterns: Patterns = "frozen",
     scale: Scale = "log_prob",
     k: int = 5,
@@ -163,8 +160,6 @@ def validate(
 
     Args:
         attribution: the attribution, by any method. Tokens without a score are not evaluated.
-        reference: the cache of a counterfactual prompt of as many tokens, to patch with.
-        reference_tokens: the ids of the counterfactual prompt.
         k: the number of tokens with the highest scores to patch together; every token, if there are fewer.
         top: the number of tokens that should have an effect of at least ``least``.
         least: the smallest effect of a correctly attributed token.
@@ -180,22 +175,16 @@ def validate(
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
     check_at_least("least", least, 0)
-    if reference is None and reference_tokens is not None:
-        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
     prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):
         raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
     scored = attribution if special else attribution.without_special()
-    other = None
-    if reference is not None:
-        with named_as("reference_tokens"):
-            other = Prediction.from_cache(reference, attribution.target, position=position, tokens=reference_tokens)
     way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
     places, scores = scored.positions.tolist(), scored.scores.double()
     groups = [[places[at] for at in highest(scores, k)], *([at] for at in places)]
     with working({"forwards": len(groups) + 1}, progress):
-        patched = effects(prediction, **way, reference=other, batch=batch, groups=groups).cpu().double()
+        patched = effects(prediction, **way, batch=batch, groups=groups).cpu().double()
     joint, alone = float(patched[0]), patched[1:]
     quantity = f"the difference of the two in {scale}" if isinstance(attribution.target, tuple) else scale
     if callable(attribution.target):
@@ -212,7 +201,7 @@ def validate(
         signed=attribution.signed,
         title=attribution.title,
         quantity=quantity,
-        options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
+        options={**way, "k": k, "top": top, "least": least, "special": special},
     )
 
 

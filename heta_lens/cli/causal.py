@@ -24,7 +24,6 @@ HOW = (
     "edge_patch: the values that the last position reads; resid_patch: what enters --layer; input: embeddings; delete: "
     "the text without the token; resample: the text with the token drawn from the model's prediction."
 )
-MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
 SCALE = "Of the effects: log_prob, prob, logit or log_odds (log_prob)."
 
 Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
@@ -33,51 +32,18 @@ Scale = Annotated[str | None, Option(metavar="SCALE", help=SCALE)]
 @dataclass(frozen=True)
 class PatchFlags:
     how: Annotated[str | None, Option(metavar="HOW", help=HOW)] = None
-    mask: Annotated[str | None, Option(metavar="MASK", help=MASK)] = None
     layer: Annotated[int | None, Option(metavar="L", min=0, help="Where resid_patch patches.")] = None
 
     def options(self, scale: str | None) -> dict[str, Any]:
         """Return the options of `effects`."""
-        options = used(self) | given(scale=scale)
-        if self.mask is not None and self.mask.isdecimal():
-            options["mask"] = int(self.mask)
-        return options
+        return used(self) | given(scale=scale)
 
 
 WHAT = "resid_pre, attn_out, mlp_out (a column per position), or head_out, head_q, head_k, head_v (per head)."
-PLACES = "With --corrupted: only these, as 3:7."
 CORRUPTED = (
     "A prompt of as many tokens (of a chat, another last message): its run is patched with the clean one's "
     "activations, layer by layer."
 )
-
-Places = Annotated[str | None, Option(metavar="START:STOP", help=PLACES)]
-
-
-@dataclass(frozen=True)
-class GridFlags:
-    """The patching of layers and positions of a corrupted run."""
-
-    corrupted: Annotated[str | None, Option(metavar="TEXT", help=CORRUPTED)] = None
-    what: Annotated[str | None, Option(metavar="WHAT", help=f"With --corrupted: {WHAT}")] = None
-    layers: Places = None
-    positions: Places = None
-
-    def options(self, scale: str | None) -> dict[str, Any]:
-        """Return the options of `patch`."""
-        layers, positions = numbers("--layers", self.layers), numbers("--positions", self.positions)
-        return given(what=self.what, layers=layers, positions=positions, scale=scale)
-
-
-def numbers(flag: str, written: str | None) -> list[int] | None:
-    """Return the numbers of ``3:7``, or of ``3`` alone."""
-    if written is None:
-        return None
-    start, _, stop = written.partition(":")
-    try:
-        return [*range(int(start), int(stop or int(start) + 1))]
-    except ValueError:
-        raise ValueError(f"{flag} {written} is no range of numbers from 0: write 3:7, or 3 for one") from None
 
 
 def refuse(flags: Mapping[str, Any], why: str) -> None:
@@ -100,9 +66,6 @@ def _write_view(view: "Callable[[], View]", files: Files) -> None:
     views.write_view(view, files)
 
 
-REFERENCE = (
-    "A prompt of as many tokens (of a chat, another last message) that patches come from, instead of masked tokens."
-)
 SPECIAL = "Evaluate special tokens too, which often are attention sinks."
 
 
@@ -112,7 +75,6 @@ def validate_scores(
     model: flags.Model = "demo",
     patching: PatchFlags,
     scale: Scale = None,
-    reference: Annotated[str | None, Option(metavar="TEXT", help=REFERENCE)] = None,
     special: Annotated[bool, Option("--special", help=SPECIAL)] = False,
     top: Top = 10,
     html: flags.Page = None,
@@ -133,9 +95,6 @@ def validate_scores(
     from heta_lens.causal import validate
 
     read = read_prompt(model, prompt, question, **loading.options())
-    if reference is not None:
-        other = read_by(read.cache.model, with_text(prompt, reference), question)
-        options |= {"reference": other.cache, "reference_tokens": other.tokens}
     explained: Any = read.explained(question, method)
     options |= {"position": question.position, "tokens": read.tokens, "special": special, "progress": bars()}
     result = validate(read.cache, explained, **options)
@@ -161,7 +120,8 @@ def patch_prompt(
     *,
     model: flags.Model = "demo",
     patching: PatchFlags,
-    grid: GridFlags,
+    corrupted: Annotated[str | None, Option(metavar="TEXT", help=CORRUPTED)] = None,
+    what: Annotated[str | None, Option(metavar="WHAT", help=f"With --corrupted: {WHAT}")] = None,
     scale: Scale = None,
     top: Top = 10,
     prompts: flags.PromptFlags,
@@ -175,19 +135,19 @@ def patch_prompt(
     """
     files.check((*views.PAGES, *views.DRAWN))
     prompt, question = prompts.read(), questions.question()
-    if grid.corrupted is None:
-        refuse({**used(grid), "figure": files.figure}, "needs --corrupted, the prompt whose run is patched")
+    if corrupted is None:
+        refuse({"what": what, "figure": files.figure}, "needs --corrupted, the prompt whose run is patched")
         options = patching.options(scale)
     else:
         refuse(used(patching), "has no effect with --corrupted, whose run is patched as --what says")
         refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
-        options = grid.options(scale)
+        options = given(what=what, scale=scale)
     read = read_prompt(model, prompt, question, **loading.options())
-    if grid.corrupted is None:
+    if corrupted is None:
         _patch_tokens(read, question, options, files, top)
     else:
-        corrupted = read_by(read.cache.model, with_text(prompt, grid.corrupted), question)
-        _patch_grid(read, corrupted, question, options, files, top)
+        other = read_by(read.cache.model, with_text(prompt, corrupted), question)
+        _patch_grid(read, other, question, options, files, top)
 
 
 def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any], files: Files, top: int) -> None:

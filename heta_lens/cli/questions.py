@@ -148,12 +148,9 @@ class QuestionFlags(TargetFlags):
             raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
         if not several:
             return super().question()
-        numbers = (
-            ("activation", "index", "direction", "head", "target_function")
-            if self.activation and not self.through
-            else ()
-        )
-        if one := [name for name in used(self) if name not in ("span", "generate", "through", *numbers)]:
+        of_numbers = {"activation", "index", "direction", "head", "target_function"}
+        allowed = {"span", "generate", "through"} | (of_numbers if self.activation and not self.through else set())
+        if one := [name for name in used(self) if name not in allowed]:
             flag = one[0].replace("_", "-")
             raise ValueError(f"--{flag} is about one token, and --{several[0]} about several: give one of them")
         span = None if self.span is None else Span.read("--span", self.span)

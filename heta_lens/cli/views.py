@@ -277,10 +277,9 @@ def highest_rows(results: Mapping[str, Explained], top: int, *, special: bool = 
 
 def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:
     """Print the most frequent reason of failures; exit with 1 and the sentence ``nothing`` without a single result."""
-    from heta_lens.evaluation.run_database import reading
+    from heta_lens.evaluation.run_database import read_records
 
-    with reading(folder) as run:
-        records = run.records()
+    records = read_records(folder)
     reasons = {kind: {r.key: getattr(r, kind) for r in records if getattr(r, kind)} for kind in ("failed", "skipped")}
     for kind, of in reasons.items():
         add(**{kind: [{"prompt": prompt, "method": method, "reason": why} for (prompt, method), why in of.items()]})

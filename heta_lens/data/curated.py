@@ -35,20 +35,16 @@ FUNCTION_WORDS = frozenset(_FUNCTION.split())
 
 
 # ---------------------------------------------------------------------------------------------------------- annotation
-def markable_words(instance: Instance) -> list[Span]:
-    """Return the words of the support, or of the whole text if the support is unknown."""
-    return words_within(instance.text, instance.support or [Span(0, len(instance.text))])
-
-
 def answer_words(instance: Instance) -> list[Span]:
-    """Mark the words of the answer and the question in the support, except function words.
+    """Mark the words of the answer and the question in the support (or in all of the text), except function words.
 
     An answer of nothing but function words is marked nevertheless.
     """
     in_question = {word for question in instance.words("question") for word in _forms(question)} - FUNCTION_WORDS
     answer = set(_forms(instance.answer or ""))
     wanted = in_question | (answer - FUNCTION_WORDS or answer)
-    return [word for word in markable_words(instance) if instance.text[slice(*word)].casefold() in wanted]
+    words = words_within(instance.text, instance.support or [Span(0, len(instance.text))])
+    return [word for word in words if instance.text[slice(*word)].casefold() in wanted]
 
 
 def _forms(text: str) -> list[str]:
@@ -101,8 +97,6 @@ def _with_question(
     id: str, segments: Sequence[Piece], question: str, answer: str, separator: str, cue: str | None, **known: Any
 ) -> Instance:
     """Return the segments, followed by the question, as an instance."""
-    if not separator:
-        raise ValueError("separator='' would run the segments together: give ' ', or '<s>'")
     between = Piece(f" {separator.strip()} " if separator.strip() else separator)
     asking = Piece(" ".join(["Question:", question, *([cue] if cue else [])]), "question")
     pieces = [piece for segment in segments for piece in (segment, between)]

@@ -116,22 +116,18 @@ def without(text: str, spans: Iterable[Span]) -> str:
 # ----------------------------------------------------------------------------------------------------------- TellMeWhy
 
 
-def tellmewhy_instances(records: Iterable[Mapping[str, Any]], *, cue: str | None = None) -> Iterator[Instance]:
+def tellmewhy_instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
     """Make TellMeWhy instances: a story of a few sentences, and a question for the reason of an event.
 
     The data set has a record per question and annotator; an instance joins the records of a question. The answer is
-    left to the model, because people answer in their own words.
-
-    Args:
-        records: the records, as on the hub.
-        cue: the end of the text, such as ``"Answer:"``; None ends it with the question, as ReAGent does.
+    left to the model, because people answer in their own words; the text ends with the question, as in ReAGent.
     """
     questions: dict[tuple[str, ...], list[Record]] = {}
     for record, key in each(records, _with_key, "TellMeWhy's record"):
         questions.setdefault(key, []).append(record)
 
     def made(number: int, group: Sequence[Record]) -> Instance:
-        return _tellmewhy_instance(f"tellmewhy-{number:05d}", group, cue)
+        return _tellmewhy_instance(f"tellmewhy-{number:05d}", group)
 
     return each(questions.values(), made, "TellMeWhy's question", lambda group: getattr(group[0], "where", ""))
 
@@ -140,10 +136,10 @@ def _with_key(_: int, record: Record) -> tuple[Record, tuple[str, ...]]:
     return record, tuple(values_of(record, narrative=str, question=str))
 
 
-def _tellmewhy_instance(name: str, group: Sequence[Record], cue: str | None) -> Instance:
+def _tellmewhy_instance(name: str, group: Sequence[Record]) -> Instance:
     first = group[0]
     meta = values_of(first, question_meta=str | None)[0] or name
-    asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
+    asking = Piece(first["question"].strip(), "question")
     # Questions about a story share its sentences.
     return composed(meta, [*_story(group), Piece(" "), asking], None, template=meta.split("_sentence_")[0])
 

@@ -200,10 +200,6 @@ def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sent
     return Sentence(shape, slots | {slot: draw.one(words) for slot, words in IDLE.items() if f"{{{slot}}}" in shape})
 
 
-def location_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = SENTENCE_LOCATIONS) -> Sentence:
-    return Sentence(draw.one(shapes), {"place": fact.place, "room": fact.room})
-
-
 def filler_sentence(draw: Draw) -> Sentence:
     who, friend = draw.some(NAMES, 2)
     shape = draw.one(FILLERS)
@@ -383,7 +379,8 @@ def stories(
     def story(wording: Wording) -> Story:
         drawn, other = drawn_facts(draw, split, facts, rivals, hops, swapped=claim)
         sentences = [fact_sentence(draw, fact, wording.facts) for fact in drawn]
-        located = [location_sentence(draw, fact, wording.locations) for fact in drawn] if hops == 2 else []
+        rooms = [{"place": fact.place, "room": fact.room} for fact in drawn if hops == 2]
+        located = [Sentence(draw.one(wording.locations), words) for words in rooms]
         evidence, rest = [sentences[0], *located[:1]], [*sentences[1:], *located[1:]]
         fillers = [filler_sentence(draw) for _ in range(filler)]
         order = tuple(_arranged(draw, evidence, rest, fillers, distractors))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -39,12 +39,6 @@ from heta_lens.metrics.scores import evidence_positions, ordinary
 from heta_lens.prediction.prediction import Prediction
 
 INSEQ = b"inseq.data.attribution"  # at the beginning of files that FeatureAttributionOutput.save of inseq wrote
-TYPES = {
-    **dict.fromkeys(("text", "prompt", "method", "target"), str),
-    **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
-    "tokens": Sequence[str],
-    "scores": Sequence[float],
-}
 
 
 def from_inseq(path: str | Path) -> list[dict[str, Any]]:
@@ -132,10 +126,11 @@ class ExternalScores:
     @classmethod
     def read(cls, record: Mapping[str, Any], method: str) -> "ExternalScores":
         """Read a record; ``method`` is the label of a record without a label."""
-        known = {name: value for name, value in record.items() if name in TYPES and value is not None}
+        kinds = get_type_hints(cls)
+        known = {name: value for name, value in record.items() if name in kinds and value is not None}
         if "scores" not in known:
             raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
-        check_types(TYPES, known)
+        check_types(kinds, known)
         return cls(**{"method": method, **known})
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 `METRICS` lists the metrics by name (`registry`); `evaluators` compute them for a `MetricCase` (`metric_case`).
 `evidence` compares scores with known evidence, `removal` and `interventions` with the removal and patching of tokens.
-`robustness` changes the prompt and the weights; `tasks` uses the best tokens. `scores` holds shared checks and
+`robustness` changes the prompt; `tasks` uses the best tokens. `scores` holds shared checks and
 normalisations.
 """
 
@@ -18,12 +18,7 @@ from heta_lens.metrics.interventions import (
 from heta_lens.metrics.metric_case import Metric, MetricCase
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.removal import Curve, Soft, abpc, aopc, area, curve, hard, released, soft
-from heta_lens.metrics.robustness import (
-    paraphrase_consistency,
-    sensitivity,
-    under_noise,
-    with_shuffled_weights,
-)
+from heta_lens.metrics.robustness import paraphrase_consistency, sensitivity, under_noise
 from heta_lens.metrics.scores import normalised, with_mean
 from heta_lens.metrics.tasks import exact_match_change, kept_mass, kept_share, look_up
 
@@ -60,5 +55,4 @@ __all__ = [
     "soft",
     "under_noise",
     "with_mean",
-    "with_shuffled_weights",
 ]

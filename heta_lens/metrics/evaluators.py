@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.diagnostics import rank_correlation
 from heta_lens.metrics import evidence, interventions, removal, robustness, tasks
 from heta_lens.metrics.metric_case import MetricCase, Value
 from heta_lens.metrics.scores import normalised
@@ -172,14 +171,6 @@ def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
     other = case.ready(case.instance.paraphrase, prediction)(prediction)
     correlation = robustness.paraphrase_consistency(case.attribution.without_special(), other.without_special())
     return value_or_reason(correlation, "fewer than 3 words match, or the scores of one text are all equal")
-
-
-def evaluate_weight_randomisation(case: MetricCase) -> Value:
-    if not robustness.can_be_shuffled(case.prediction.adapter):
-        return robustness.UNREADABLE
-    other = robustness.with_shuffled_weights(case.prediction, case.explain).scores.detach().cpu()
-    correlation = rank_correlation(case.scores.abs()[case.candidates], other.abs()[case.candidates])
-    return value_or_reason(correlation, "the scores of one of the models are all equal")
 
 
 def evaluate_verdict(case: MetricCase) -> dict[str, Value]:

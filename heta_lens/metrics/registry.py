@@ -127,7 +127,7 @@ ROWS = (
     ),
     of_pass("Causal Pass@5, unpatched", variant="on the counterfactual as it is", source=OWN),
     of_pass("Causal Pass@5, chance", variant="of a random order", source=OWN),
-    # changes of the prompt and the model
+    # changes of the prompt
     Metric(
         "Sensitivity", evaluators.evaluate_sensitivity, "less", again=evaluators.RUNS, positive=True, source=HETA,
         variant="noise of 0.01 on all embeddings, 5 runs with the same probes; scores over their maximum",
@@ -135,10 +135,6 @@ ROWS = (
     Metric(
         "Paraphrase consistency", evaluators.evaluate_paraphrase_consistency, low=-1.0, again=1, needs=("paraphrase",),
         variant="Spearman between active and passive, of words that match by their stem", source=HETA,
-    ),
-    Metric(
-        "Weight randomisation", evaluators.evaluate_weight_randomisation, "nearer 0", low=-1.0, again=1,
-        variant="Spearman of sizes, all layers' weights shuffled", source="Adebayo et al. (2018)",
     ),
     # downstream tasks
     of_verdict(
@@ -200,8 +196,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "into which the evidence's activations were patched.",
     "sensitivity": "How much the scores change when all embeddings get a little noise.",
     "paraphrase_consistency": "Whether words keep their order by score when the prompt is paraphrased.",
-    "weight_randomisation": "Whether the scores depend on what the model has learned: how much they are like those of "
-    "the same model with its weights shuffled.",
     "verdict_change": "Whether the model still answers correctly if a claim is true, from the tokens of the story with "
     "the highest scores alone.",
     "tool_change": "Whether a sentence look-up finds the answer from the tokens with the highest scores.",

@@ -1,21 +1,18 @@
-"""Robustness: the change of scores under noise, in a paraphrase, and with shuffled weights."""
+"""Robustness: the change of scores under noise, and in a paraphrase."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import nan
 from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import ModuleList
 
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, BatchHook
-from heta_lens.model.lock import changing, one_at_a_time
-from heta_lens.model.weights import is_elsewhere
+from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Explain: TypeAlias = Callable[[Prediction], Attribution]
@@ -23,7 +20,6 @@ Explain: TypeAlias = Callable[[Prediction], Attribution]
 AUXILIARIES = frozenset(["am", "is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "by"])
 ENDINGS = ("ied", "ies", "ing", "ed", "es", "s", "e", "d")
 FEWEST_PAIRS = 3  # of words with a meaningful order
-UNREADABLE = "weights that are quantised or offloaded cannot be shuffled"
 
 
 @one_at_a_time("prediction")
@@ -89,39 +85,3 @@ def stem(word: str) -> str:
         return ""
     ending = next((end for end in ENDINGS if bare.endswith(end) and len(bare) - len(end) >= 3), "")
     return bare.removesuffix(ending)
-
-
-@one_at_a_time("prediction")
-def with_shuffled_weights(prediction: Prediction, explain: Explain, *, seed: int = 0) -> Attribution:
-    """Run a method while the entries of every layer's weights are shuffled (Adebayo 2018).
-
-    Scores like those of the trained model show that the method is insensitive to the weights.
-    """
-    with shuffled(prediction.adapter, seed):
-        return explain(again(prediction))
-
-
-@contextmanager
-def shuffled(adapter: ModelAdapter, seed: int = 0) -> Iterator[None]:
-    """Shuffle the entries of every layer's weights until the block ends."""
-    if not can_be_shuffled(adapter):
-        raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
-    before = [(weight, weight.detach().clone()) for weight in ModuleList([*adapter.model.blocks]).parameters()]
-    generator = torch.Generator().manual_seed(seed)
-
-    @torch.no_grad()
-    def put_back() -> None:
-        for weight, old in before:
-            weight.copy_(old)
-
-    with changing(adapter.model, put_back):
-        with torch.no_grad():
-            for weight, old in before:
-                order = torch.randperm(old.numel(), generator=generator).to(old.device)
-                weight.copy_(old.flatten()[order].view_as(old))
-        yield
-
-
-def can_be_shuffled(adapter: ModelAdapter) -> bool:
-    """Return True if every weight is in memory and not quantised."""
-    return not adapter.quantised and not any(map(is_elsewhere, adapter.model.parameters()))

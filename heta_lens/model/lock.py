@@ -1,6 +1,6 @@
 """One call at a time per model: a call takes the model's lock, and undoes its changes at the end.
 
-The function that undoes a change (of hooks, flags, weights) is recorded before the change is made, so an exception or
+The function that undoes a change (of hooks or flags) is recorded before the change is made, so an exception or
 a Ctrl-C at any moment leaves nothing behind. If a second Ctrl-C stops the undoing, the next call finishes the undoing.
 """
 
@@ -123,11 +123,3 @@ def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def undo_at_end(model: Any, back: Callable[[], None]) -> None:
     """Run ``back`` at the end of the innermost call that holds the model. Call before making the change."""
     lock_of(model).changes.append(back)
-
-
-@contextmanager
-def changing(model: Any, back: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the model during a block, and run ``back`` at the end; ``back`` may run before any change was made."""
-    with holding(model, users_code=True):
-        undo_at_end(model, back)
-        yield

@@ -315,9 +315,6 @@ class Pair:
     source: Prediction
     other: Float[Tensor, "pos d"]
 
-    def start(self, groups: Bool[Tensor, "copy pos"]) -> int:
-        return first_position([groups], self.prediction, self.source)
-
     def replaced(
         self, prediction: Prediction, groups: Bool[Tensor, "copy pos"], start: int
     ) -> Float[Tensor, "copy later d"]:
@@ -333,7 +330,7 @@ class Pair:
 
     def patched(self, layer: int | None, groups: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy vocab"]:
         """Return the logits with each group's embeddings replaced, or with a layer's input."""
-        start = self.start(groups)
+        start = first_position([groups], self.prediction, self.source)
         if layer is None:
             return logits_with(self.prediction, {}, self.replaced(self.prediction, groups, start), start)
         states = repeat(self.prediction.states(layer)[start:], "pos d -> copy pos d", copy=len(groups))
@@ -353,7 +350,7 @@ def edges_patched(pair: Pair, *, frozen: bool) -> Callable[[Bool[Tensor, "copy p
     of_last = noted(prediction, attention_names(adapter), positions=slice(-1, None)) if frozen else {}
 
     def run(groups: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy vocab"]:
-        start = pair.start(groups)
+        start = first_position([groups], prediction, pair.source)
         edges, last, attending = groups.clone(), groups.clone(), ~groups
         edges[:, -1], last[:, :-1], attending[:, :-1] = False, False, False
         earlier = torch.ones_like(groups[:, start:-1])

@@ -46,7 +46,6 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # else what other programs do may be said
 
 
 def run(stream: io.StringIO, show: bool | None) -> Progress:
@@ -126,28 +125,6 @@ def test_a_long_wait_is_announced_once_with_what_shortens_it(
             now[0] += left / 50
             count("hvps", 1)
     assert stream.getvalue().count("left: fewer probes") == said
-
-
-@pytest.mark.parametrize(
-    ("policy", "threads", "taken", "said"),
-    [("", 2, 1.6, True), ("PASSIVE", 2, 1.6, False), ("", 1, 1.6, False), ("", 2, 0.1, False)],
-)
-def test_a_busy_machine_is_named_where_threads_wait_for_each_other(
-    policy: str, threads: int, taken: float, said: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    monkeypatch.setattr(module.Waits, "busy_said", False)
-    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(module, "_seconds_of_others", lambda: taken * now[0])
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
-    stream = io.StringIO()
-    with redirect_stderr(stream), working({"forwards": 9}, None):
-        for _ in range(9):
-            now[0] += 1
-            count("forwards", 1)
-    assert stream.getvalue().count("1.6 of 2 cores") == stream.getvalue().count("torch.set_num_threads(1)") == said
 
 
 def fail_while_working() -> None:

@@ -51,8 +51,8 @@ def test_patching() -> None:
     assert agreement["low"] < agreement["value"] < agreement["high"] and agreement["n"] == len(printed["tokens"])
     effects = [each["effect"] for each in document("causal", "patch", TEXT)["effects"]]
     assert effects == sorted(effects, reverse=True)
-    printed = document("causal", "patch", TEXT, "--corrupted", TEXT.replace("Mia", "Leo", 1), "--layers", "0:2")
-    assert {each["layer"] for each in printed["patches"]} == {0, 1} and printed["clean"] != printed["corrupted"]
+    printed = document("causal", "patch", TEXT, "--corrupted", TEXT.replace("Mia", "Leo", 1))
+    assert {each["layer"] for each in printed["patches"]} == {*range(6)} and printed["clean"] != printed["corrupted"]
     found = document("causal", "components", TEXT, "--passage", "drawer", "--verify", "4")
     assert found["claim"].startswith("With ' drawer' (7) replaced") and len(found["components"]) == 4
     assert "error" in document("causal", "components", TEXT, "--passage", "Paris", code=2)

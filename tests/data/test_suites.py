@@ -36,7 +36,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
         "recall": suite("recall", limit=3, seed=2, hops=2),
         "curated": suite("curated", written(tmp_path / "c.jsonl", [CURATED]), cue=None),
         "longra": suite("longra", written(tmp_path / "l.jsonl", [LONGRA])),
-        "tellmewhy": suite("tellmewhy", written(tmp_path / "t.jsonl", [WHY]), cue="Answer:"),
+        "tellmewhy": suite("tellmewhy", written(tmp_path / "t.jsonl", [WHY])),
         "wikibio": suite("wikibio", str(written(tmp_path / "w.jsonl", [PROSE]))),
         "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
         **{name: suite(name, limit=3, split="dev", seed=2) for name in FAMILIES},
@@ -46,7 +46,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
     assert found["recall"] == list(recall.instances(seed=2, count=3, hops=2, wordings="more"))
     assert found["curated"] == curated.released([CURATED], cue=None)
     assert found["longra"] == list(datasets.longra_instances([LONGRA]))
-    assert found["tellmewhy"] == list(datasets.tellmewhy_instances([WHY], cue="Answer:"))
+    assert found["tellmewhy"] == list(datasets.tellmewhy_instances([WHY]))
     assert found["wikibio"] == list(datasets.wikibio_instances([PROSE]))
     assert found["jsonl"] == [NINA]
     assert all(found[name] == list(family(name, "dev", seed=2, count=3)) for name in FAMILIES)

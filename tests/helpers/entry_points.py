@@ -11,7 +11,6 @@ import heta_lens
 from helpers import zoo
 from helpers.faults import state
 from heta_lens import Prediction, attribute, causal
-from heta_lens.metrics.robustness import with_shuffled_weights
 
 TARGET = 7
 METHODS = ["leave_one_out", "integrated_gradients", "attn_lrp", "value_zeroing", "attention_rollout", "lime"]
@@ -51,7 +50,7 @@ class Subject:
             "patch heads": lambda: patch(**two, what="head_out").values,
             "trace": lambda: causal.trace(self.cache, **one, samples=1).values,
             "trace what is added": lambda: causal.trace(self.cache, **one, samples=1, what="attn_out", window=2).values,
-            "ablate heads": lambda: causal.ablate_heads(self.cache, **one, fill="mean").values,
+            "ablate heads": lambda: causal.ablate_heads(self.cache, **one).values,
             "swap values": self._swapped,
             "what if": lambda: torch.tensor(causal.what_if(self.cache, [2], **one)["after"].tolist()),
             "components": lambda: causal.components(self.cache, [2], **one, verify=4).effects,
@@ -69,7 +68,6 @@ class Subject:
             "batch": self._batch,
             "with a prediction": lambda: heta_lens.METHODS["leave_one_out"]()(self.asked).scores,
             "lazy": self._lazy,
-            "sanity": self._sanity,
             "estimate": lambda: torch.tensor(heta_lens.estimate(self.cache, TARGET, tokens=self.ids).forwards),
         }
 
@@ -87,10 +85,6 @@ class Subject:
     def _batch(self) -> Tensor:
         found = heta_lens.attribute_batch(self.both, TARGET, tokens=self.both_ids, method="leave_one_out")
         return torch.stack([one.scores for one in found])
-
-    def _sanity(self) -> Tensor:
-        """With weights that are shuffled for a while."""
-        return with_shuffled_weights(self.asked, heta_lens.METHODS["gradient_norm"]()).scores
 
     def _lazy(self) -> Tensor:
         """What a prediction computes when it is asked for."""

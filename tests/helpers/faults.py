@@ -87,7 +87,7 @@ def differences(before: Any, after: Any, name: str = "") -> list[str]:
 WATCHED = (heta_lens.__path__[0], "/transformer_lens/", "/contextlib.py", "/torch/utils/_contextlib.py")
 TORCH = ("/torch/nn/modules/module.py", "/torch/utils/hooks.py", "/torch/autograd/grad_mode.py")
 CHANGING = {
-    *("add_hook", "hooked", "undisturbed", "running", "shuffled", "swap_values", "values_put"),
+    *("add_hook", "hooked", "undisturbed", "running", "swap_values", "values_put"),
     *("__enter__", "__exit__", "register_forward_hook", "remove"),
 }
 """Functions in which something is changed or changed back."""

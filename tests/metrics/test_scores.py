@@ -61,7 +61,7 @@ OF_SCORES: dict[str, Callable[[Any, Any], Any]] = {
 OF_A_CONTEXT = ["additivity_gap", "curve", "exact_match_change", "faithfulness_error", "hard", "mean_effect"]
 OF_A_CONTEXT += ["misattribution", "patch_correlation", "released", "soft", "soft, keep"]
 OF_NO_SCORES = {"abpc", "aopc", "area", "chance_of_passing", "look_up"}
-OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise", "with_shuffled_weights"}
+OF_NO_SCORES |= {"paraphrase_consistency", "sensitivity", "under_noise"}
 EVERY = pytest.mark.parametrize("name", OF_SCORES)
 # A call per public function of positions: (positions, prediction) -> result.
 OF_POSITIONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -13,7 +13,7 @@ import torch
 from helpers import zoo
 from helpers.entry_points import Subject
 from helpers.faults import differences
-from heta_lens.model.lock import changing, holding, one_at_a_time, undo_at_end
+from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 PATIENCE = 60  # seconds after which threads are taken to wait for each other
@@ -110,7 +110,7 @@ def test_gradients_return_after_a_call_in_a_users_block_and_after_two_interrupts
             torch.set_grad_enabled(False)
             raise KeyboardInterrupt
 
-    with changing(model):
+    with holding(model, users_code=True):
         stop_without_gradients(twice=False)
         assert torch.is_grad_enabled()
     stop_without_gradients(twice=True)

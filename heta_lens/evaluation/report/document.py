@@ -10,8 +10,9 @@ import pandas as pd
 
 from heta_lens._util.html_view import html_from
 from heta_lens._util.text import legible
+from heta_lens.plots.figures import INK, QUIET
 
-INK, QUIET, PAPER = "#222222", "#777777", "#ffffff"  # colours of figures that a page replaces by its own colours
+PAPER = "#ffffff"  # of figures; a page replaces this colour, INK and QUIET by its own colours
 LONG = 40  # characters of a cell without line breaks
 
 

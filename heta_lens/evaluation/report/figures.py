@@ -10,27 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from heta_lens.evaluation.report.document import INK, PAPER, QUIET
+from heta_lens.evaluation.report.document import PAPER
 from heta_lens.evaluation.report.results import Measure, Summary
 from heta_lens.evaluation.statistics import Estimate
-from heta_lens.plots.figures import METADATA
+from heta_lens.plots.figures import INK, METADATA, QUIET, STYLE
 
 LOOKS: dict[Any, Any] = {
-    "svg.hashsalt": "heta_lens",
+    **STYLE,
     "svg.fonttype": "none",  # small, for pages
     "pdf.fonttype": 42,  # embedded, for papers
     "figure.dpi": 72,  # an SVG is measured in points
     "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "figure.facecolor": PAPER,
     "axes.facecolor": PAPER,
-    "text.parse_math": False,
 }
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
@@ -63,13 +55,6 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _in_files(figure: Figure) -> tuple[str, bytes]:
-    svg, pdf = StringIO(), BytesIO()
-    for written, kind in (svg, "svg"), (pdf, "pdf"):
-        figure.savefig(written, format=kind, metadata={**METADATA[kind]})
-    return svg.getvalue(), pdf.getvalue()
-
-
 @matplotlib.rc_context(LOOKS)
 def dots(summary: Summary, metric: Measure) -> tuple[str, bytes]:
     """Draw the value of every method with its interval, the best method on top."""
@@ -97,7 +82,10 @@ def dots(summary: Summary, metric: Measure) -> tuple[str, bytes]:
     used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
     handles = [Line2D([], [], label=shape.says, **shape.style) for shape in used]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(used), frameon=False, fontsize=8)
-    return _in_files(figure)
+    svg, pdf = StringIO(), BytesIO()
+    for written, kind in (svg, "svg"), (pdf, "pdf"):
+        figure.savefig(written, format=kind, metadata={**METADATA[kind]})
+    return svg.getvalue(), pdf.getvalue()
 
 
 def _draw_dot(axes: Axes, row: int, estimate: Estimate, shape: Mark) -> None:

@@ -237,7 +237,8 @@ def summary(folder: Path) -> Summary:
     if not run.get("metrics"):
         way = f"heta-lens evaluate … --scores {folder} --out … evaluates the scores"
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
-    methods, metrics = tuple(run["methods"]), metrics_of(run)
+    methods = tuple(run["methods"])
+    metrics = {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
     listed = [record for record in records if record.method in run["methods"]]
     total = prompts if "shard" in run else run.get("instances", prompts)  # of the whole evaluation if merged partly
     by_method = {method: {each.instance: each for each in listed if each.method == method} for method in methods}
@@ -259,11 +260,6 @@ def summary(folder: Path) -> Summary:
         costs=_costs([record for record in listed if not _is_external(run["methods"][record.method])]),
         records=listed,
     )
-
-
-def metrics_of(run: Mapping[str, Any]) -> dict[str, Measure]:
-    """Read the metrics of an evaluation from its request."""
-    return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
 
 
 def _is_external(recipe: Mapping[str, Any]) -> bool:

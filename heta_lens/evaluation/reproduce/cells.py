@@ -107,8 +107,8 @@ def table_metrics(full: Heta, window: int, first: str) -> dict[str, Metric]:
         spans = spans_over(len(case.prediction), window, 0.5)
         return edge_gap(whole(case.prediction), case.scores, most_central(spans))
 
-    evaluators: dict[str, Evaluator] = {"seconds": evaluate_seconds, "edge_gap": evaluate_edges}
-    evaluators |= dict.fromkeys(("memory", "memory_share"), evaluate_memory)
+    evaluators: dict[str, Evaluator] = {"seconds": lambda case: float(case.attribution.diagnostics["seconds"])}
+    evaluators |= {"edge_gap": evaluate_edges} | dict.fromkeys(("memory", "memory_share"), evaluate_memory)
     for settings in SETTINGS:
         names = [f"{settings}_{name}" for name in (*DECODED, "tokens")]
         evaluators |= dict.fromkeys(names, partial(evaluate_decoding, settings))
@@ -126,10 +126,6 @@ def peak_memory(explain: Any, prediction: Prediction) -> float:
     with Allocations() as held:
         explain(prediction)
     return float(max(1, held.most))
-
-
-def evaluate_seconds(case: MetricCase) -> float:
-    return float(case.attribution.diagnostics["seconds"])
 
 
 @dataclass(frozen=True)
