@@ -146,7 +146,7 @@ class Answers:
     def view(self, number: int) -> View:
         return self._kept(number)[1]
 
-    def _kept(self, number: int) -> tuple[Result, View]:
+    def _kept(self, number: int) -> tuple[Result | Components, View]:
         if number not in self.results:
             raise ValueError("this explanation is no longer kept: explain the token again")
         return self.results[number]
