@@ -38,6 +38,12 @@ def what_if(
 
     A row is the target or one of the k likeliest tokens of either run, the likeliest first. ``positions``, ``change``
     and ``seed`` are those of `components`; ``target``, ``position`` and ``tokens`` are those of `attribute`.
+
+    Example:
+        >>> heta_lens.causal.what_if(cache, [7], tokens=tokens, k=1).round(3)  # without ' box'
+        token  before  after  target
+        box       1.0  0.000    True
+        wagon     0.0  0.215   False
     """
     check_count("k", k)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
@@ -56,8 +62,7 @@ def likeliest(prediction: Prediction, after: Float[Tensor, "vocab"], k: int) -> 
     written = [prediction.tokenizer.write(id, context) for id in chosen]
     columns = {"before": before[chosen].exp().tolist(), "after": after[chosen].exp().tolist()}
     frame = pd.DataFrame({**columns, "target": [id in targets for id in chosen]}, pd.Index(written))
-    frame = frame.rename_axis(columns="token")
-    return frame.iloc[(-frame[["before", "after"]].max(axis=1)).argsort(kind="stable")]
+    return frame.rename_axis(columns="token").iloc[(-frame[["before", "after"]].max(axis=1)).argsort(kind="stable")]
 
 
 def changed_embeddings(

@@ -235,9 +235,7 @@ class Components:
         """The route in words, and the share of the change that its heads account for together."""
         heads, last = self.route, len(self.tokens) - 1
         if not heads:
-            return (
-                "No route: no patched head at the last token leads back to the change by what each head took most from."
-            )
+            return "No route: no patched head at the last token leads back to the change by what each took most from."
         begin, it = self.read_most[self.rows_of_route[0]], "it" if len(heads) == 1 else "together they"
         names = [f"{each.name} at the last token" if each.position == last else str(each) for each in heads]
         arrows = " → ".join([f"{self.tokens[begin]!r} ({begin})", *names])

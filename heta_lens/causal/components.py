@@ -73,6 +73,11 @@ def components(
         scale: the quantity that changes, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: the number of copies of the context that run at once.
         progress: show a progress bar; None shows the bar on a terminal or in a notebook.
+
+    Example:
+        >>> found = heta_lens.causal.components(cache, [7], tokens=tokens)
+        >>> found.route_in_words
+        "Route: ' box' (7) → L2H3 at the last token; it restores 97%."
     """
     check_choice("direction", direction, get_args(Direction))
     for name, value in {"steps": steps, "verify": verify}.items():

@@ -12,6 +12,7 @@ import heta_lens
 FUNCTIONS: list[Callable[..., Any]] = [
     heta_lens.attribute_span, heta_lens.attribute_batch, heta_lens.compare, heta_lens.context_reliance,
     heta_lens.chat, heta_lens.activation, heta_lens.load_model, heta_lens.causal.validate, heta_lens.causal.patch,
+    heta_lens.causal.what_if, heta_lens.causal.components,
 ]  # fmt: skip
 
 
