@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, check_count
+from heta_lens._util.python import versions
 from heta_lens._util.work import count, working
 from heta_lens.causal.changes import Change, changed_embeddings
 from heta_lens.causal.component_results import Components, Direction
@@ -53,9 +54,8 @@ def components(
     """Find the heads and MLPs through which a change of these tokens changes the target's number.
 
     Effects are in units of that number, above 0 for components that support the target. Components in series share
-    their effects, so their estimates are never added up; the most promising ones are patched together instead.
-    Components at the changed tokens are listed apart. A gradient screens them all, which cannot see jumps, as of a
-    router that chooses other experts; effects do. ``target``, ``position`` and ``tokens`` are those of `attribute`.
+    their effects, so their estimates are never added up; the most promising ones are patched together instead. The
+    gradient that screens them misses jumps, as of a router. ``target``, ``position``, ``tokens``: as in `attribute`.
 
     Args:
         positions: the changed tokens; by default, those in which a counterfactual prompt differs.
@@ -65,8 +65,7 @@ def components(
         direction: ``restore`` puts clean outputs into the changed run, ``knock_out`` changed outputs into the clean
             run.
         both: patch the components in the other direction too.
-        steps: the number of gradients in a mean: of the run that is patched, and with evenly spaced embeddings on the
-            way to the other run.
+        steps: the number of gradients in the mean, with embeddings evenly spaced from the patched run to the other.
         verify: the number of components to patch, those with the highest estimates.
         share: the share of the change to reach by patching components together.
         seed: the seed of ``change="resample"``.
@@ -94,10 +93,7 @@ def components(
         later = torch.arange(len(prediction)) > min(places)
         later[places] = False
         if not later.any():
-            raise ValueError(
-                f"no token after position {min(places)} stays as it is, so nothing has to carry the change: leave out "
-                "the last token, from which the prediction is read"
-            )
+            raise ValueError(f"no token after {min(places)} stays as it is to carry the change: omit the last token")
         pair = two_runs(prediction, names, changed, direction, steps, scale, batch)
         estimates = pair.estimates()
         found, effects = verified(pair, direction, highest(pair, estimates, later, verify))
@@ -111,6 +107,7 @@ def components(
         if both:
             (other,) = {*get_args(Direction)} - {direction}
             opposite = pair.gains(other, found, [[row] for row in range(len(found))])
+        options = {"steps": steps, "verify": verify, "share": float(share), "seed": seed}
         result = Components(
             tokens=prediction.written,
             positions=tuple(places),
@@ -128,7 +125,7 @@ def components(
             together=tuple(together),
             sources=split_by_source(pair, found),
             route_share=0.0,
-            options={"steps": steps, "verify": verify, "share": float(share), "seed": seed},
+            options={**options, "model": prediction.prompt.model_facts, "versions": versions()},
             forwards=0,
         )
         route = result.rows_of_route

@@ -62,7 +62,7 @@ class Circuit:
     def view(self, title: str, claim: str, described: str, more: Mapping[str, Callable[[], str | bytes]]) -> View:
         """Return the picture under its claim; ``described`` says in words what the picture shows."""
         values = {"title": title, "claim": claim, "described": described, "drawing": Markup(self.drawing), "key": KEY}
-        exports = exports_of(lambda: self.figure(f"{title}\n{claim}"))
+        exports = exports_of(lambda: self.figure(f"{title}\n{claim}\n{described}"))
         return View(title, html_from("plots/circuit.html", **values), {**exports, **more})
 
     @property

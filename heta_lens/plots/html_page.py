@@ -16,13 +16,14 @@ from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View, html_from
 from heta_lens._util.options import check_choice
+from heta_lens._util.presets import NO_SIGNS
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import LONG, pieces
 from heta_lens.plots.figures import exports_of, token_figure
 from heta_lens.plots.latex import latex
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
-from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, part_name, predicted, score_formula
+from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, name_of, part_name, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 CONTROLS = ("random", "recency")
@@ -30,6 +31,7 @@ MEANINGS = {
     "score": "how much the prediction depends on each token, no direction",
     "contrast": "how much the prediction depends on each token; without a direction, a token may speak for either side",
     "signed": "how far each token speaks for the target, or against it",
+    "signed in vain": "how much each token matters; the sign predicts no effect",
     "control": "a control: these scores do not depend on the model",
     "gate": "the share of the attention-weighted value flow that comes from this token (M)",
     "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
@@ -117,7 +119,7 @@ def meaning_of(attribution: Attribution) -> str:
     if attribution.method in CONTROLS:
         return MEANINGS["control"]
     if attribution.signed:
-        return MEANINGS["signed"]
+        return MEANINGS["signed in vain" if name_of(attribution)[0] in NO_SIGNS else "signed"]
     return MEANINGS["contrast" if isinstance(attribution.target, tuple) else "score"]
 
 

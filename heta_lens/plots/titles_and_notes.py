@@ -31,13 +31,13 @@ class Predicted(NamedTuple):
 
 def title(result: Attribution | SpanAttribution) -> str:
     """Return the method and the explained target as a question, on a single line."""
-    return cut(single_line(f"{_name(result.summed)[0]}: {question(result.summed)}"), 100)
+    return cut(single_line(f"{name_of(result.summed)[0]}: {question(result.summed)}"), 100)
 
 
 def question(attribution: Attribution) -> str:
     """Return the target as a question, with the rank of a target that the model does not predict."""
     known = attribution.diagnostics
-    remarks = [", ".join(f"{name}={value!r}" for name, value in _name(attribution)[1].items())]
+    remarks = [", ".join(f"{name}={value!r}" for name, value in name_of(attribution)[1].items())]
     rank = known.target_rank
     if rank is not None and min(rank if isinstance(rank, tuple) else [rank]) > 1:
         ranks = " and ".join(map(str, rank)) if isinstance(rank, tuple) else rank
@@ -46,14 +46,14 @@ def question(attribution: Attribution) -> str:
     return single_line(f"why {target}?" + "".join(f" ({remark})" for remark in remarks if remark))
 
 
-def _name(attribution: Attribution) -> tuple[str, dict[str, Any]]:
+def name_of(attribution: Attribution) -> tuple[str, dict[str, Any]]:
     """Return the method or preset, and further options."""
     return as_preset(attribution.method, attribution.diagnostics.chosen or {})
 
 
 def kicker(attribution: Attribution) -> str:
     """Return the line above the question: the method or preset with further options, and the model."""
-    name, options = _name(attribution)
+    name, options = name_of(attribution)
     written = "".join(f", {option}={value!r}" for option, value in options.items())
     return " · ".join(filter(None, [name + written, attribution.options.get("model", {}).get("name")]))
 
@@ -61,7 +61,7 @@ def kicker(attribution: Attribution) -> str:
 def scale_name(result: Attribution | SpanAttribution) -> str:
     """Return what the numbers of a scale are: the scores of a method or preset, with the unit if there is one."""
     unit = provided("contract").unit(result)
-    return f"score of {_name(result.summed)[0]}" + f" in {unit}" * bool(unit)
+    return f"score of {name_of(result.summed)[0]}" + f" in {unit}" * bool(unit)
 
 
 def headline(attribution: Attribution) -> str:
@@ -131,7 +131,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
 def _direction(attribution: Attribution) -> str:
     if not attribution.signed:
         return UNSIGNED
-    return SIGNED_IN_VAIN if _name(attribution)[0] in NO_SIGNS else SIGNED
+    return SIGNED_IN_VAIN if name_of(attribution)[0] in NO_SIGNS else SIGNED
 
 
 def search_note(attribution: Attribution) -> str:

@@ -312,7 +312,7 @@
   /** Offer to find the components that carry the pinned tokens; after ``seconds`` are announced, a click begins the wait. */
   const howButton = (seconds = 0) => {
     const button = $("#through");
-    button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}` : "How does it get there?";
+    button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}: click again to start` : "How does it get there? (masked)";
     button.onclick = () => {
       const unfinished = incomplete();
       start(signal => findComponents(pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });

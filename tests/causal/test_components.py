@@ -520,7 +520,7 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"change": [10**9]}, "change=1000000000 is not a token id"),
         ({"positions": [N]}, f"position {N} is none of the {N} positions"),
         ({"positions": None}, "positions=None needs the ids of a counterfactual prompt"),
-        ({"positions": [2, N - 1, 3, 4]}, "no token after position 2 stays as it is"),
+        ({"positions": [2, N - 1, 3, 4]}, "no token after 2 stays as it is"),
         ({"positions": None, "change": "same"}, "positions is empty"),
         ({"change": "same"}, "nothing changes: the target's number is"),
         ({"target": lambda logits: logits[0].detach()}, "has no gradient by the logits"),
