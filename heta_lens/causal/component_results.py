@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from math import isnan, nan
 from os import PathLike
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -202,9 +203,9 @@ class Components:
     @property
     def rows_of_route(self) -> list[int]:
         """Rows of the `route` in ``found``."""
-        helping = self.sign * self.effects > 0
-        heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if helping[row]]
+        heads = [(*place, row) for row, place in enumerate(self.found.tolist()) if self.sign * self.effects[row] > 0]
 
+        @cache  # else every way to a dead end is walked again
         def way(at: int, below: int) -> list[int] | None:
             if at in self.positions:
                 return []

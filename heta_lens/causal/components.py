@@ -93,7 +93,7 @@ def components(
         later = torch.arange(len(prediction)) > min(places)
         later[places] = False
         if not later.any():
-            raise ValueError(f"no token after {min(places)} stays as it is to carry the change: omit the last token")
+            raise ValueError(f"no token after position {min(places)} is left to carry the change: omit the last token")
         pair = two_runs(prediction, names, changed, direction, steps, scale, batch)
         estimates = pair.estimates()
         found, effects = verified(pair, direction, highest(pair, estimates, later, verify))

@@ -303,7 +303,7 @@
     if (!positions.length) $("#outcome").replaceChildren();
   };
   $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text, detail.last); });
-  fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
+  fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; $("#outcome").replaceChildren(); });
   /** What was done to the token, in words. */
   const PARTICIPLES = {
     mask: () => "masked by zeros", delete: () => "deleted", resample: () => "drawn again by the model", replace: () => `replaced by ${quoted(fields.text.value)}`,

@@ -495,6 +495,16 @@ def test_a_route_leads_from_head_to_head(story: Components) -> None:
     assert route([8, 5, 5, 4, 3, 3, 3], effects=effects - 3.5) == []  # not by a head that works against it
 
 
+def test_a_route_of_many_dead_ends_is_given_up_soon(story: Components) -> None:
+    """Each of 60 heads at the last token reads that token: there are 2^60 ways, and none leads back."""
+    many, last = 60, len(story.tokens) - 1
+    found = torch.tensor([[layer, last, 0] for layer in range(many)[::-1]])
+    sources, estimates = torch.zeros(many, last + 1, 2), torch.zeros(many, last + 1, 5)
+    sources[:, last] = 1
+    own = {"found": found, "sources": sources, "estimates": estimates, "heads_per_layer": 4}
+    assert replace(story, **own, effects=torch.ones(many), opposite=torch.ones(many)).rows_of_route == []
+
+
 @ONE_EACH
 def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) -> None:
     model = build()
@@ -520,7 +530,7 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"change": [10**9]}, "change=1000000000 is not a token id"),
         ({"positions": [N]}, f"position {N} is none of the {N} positions"),
         ({"positions": None}, "positions=None needs the ids of a counterfactual prompt"),
-        ({"positions": [2, N - 1, 3, 4]}, "no token after 2 stays as it is"),
+        ({"positions": [2, N - 1, 3, 4]}, "no token after position 2 is left"),
         ({"positions": None, "change": "same"}, "positions is empty"),
         ({"change": "same"}, "nothing changes: the target's number is"),
         ({"target": lambda logits: logits[0].detach()}, "has no gradient by the logits"),
