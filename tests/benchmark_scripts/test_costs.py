@@ -1,19 +1,28 @@
 """Growth, memory and throughput: the numbers of the tables on small cases."""
 
-import pandas as pd
 import pytest
 
-from benchmarks import growth, memory, pages, throughput
+from benchmarks import growth, memory, throughput
 from benchmarks.throughput import PROMPTS, Timing
 
 
 # -------------------------------------------------------------------------------------------------------------- growth
-def test_no_line_is_drawn_to_a_cell_that_was_out_of_memory() -> None:
-    longest = growth.LENGTHS[-1]
-    for axis, file in zip(growth.figure().axes, growth.DRAWN, strict=True):
-        cells = pd.read_csv(pages.CSV / file)[f"{longest:,} tokens"]
-        reached = [line.get_color() for line in axis.get_lines() if longest in line.get_xdata()]
-        assert len(set(reached)) == sum(cells != growth.OUT) < len(cells)
+def test_cells_continue_what_was_measured_and_no_line_leads_to_one_that_was_killed() -> None:
+    measured = [
+        {"seconds": seconds, "forward": 1.0, "bytes": 2.0**30, "tokens": tokens}
+        for seconds, tokens in [(3.0, 10), (12.0, 20)]
+    ]
+    promised = growth.predicted(measured, 40)
+    assert promised == pytest.approx({"seconds": 48, "forward": 1, "bytes": 2**30, "tokens": 40})
+    cells = [*measured, promised | {"estimated": True}, promised | {"tokens": 80, "estimated": True, "killed": True}]
+    assert [growth.time_of(cell) for cell in cells[1:]] == [
+        "12 s, 12 forwards",
+        "48 s, 48 forwards (estimated)",
+        "48 s, 48 forwards (out of memory)",
+    ]
+    for axis in growth.figure(dict.fromkeys(growth.SHOWN, cells)).axes:
+        lines = {line.get_linestyle(): max(line.get_xdata()) for line in axis.get_lines()}
+        assert lines == {"-": 20, ":": 40}
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
