@@ -185,7 +185,7 @@ def by_captum(asked: Asked) -> list[Work]:
             {"steps": STEPS, "mask": "zero"},
             True,
         ),
-        Work("leave one out", peer(ablation), "leave_one_out", {"effect": "log_prob"}, True),
+        Work("leave one out", peer(ablation), "leave_one_out", {}, True),
         Work(f"LIME, {LIME} samples", peer(lime), "lime", {"samples": LIME}, False),
         Work(
             f"KernelSHAP, {SHAP} samples", peer(kernel_shap), "kernel_shap", {"samples": SHAP - 2}, False

@@ -64,7 +64,7 @@ def views() -> Iterator[tuple[str, View | Photo]]:
     model = heta_lens.load_demo_model()
     tokens, other = (model.to_tokens(FIVE_MINUTES.replace("box", box)) for box in ("box", "pan"))
     cache, corrupted = (model.run_with_cache(prompt)[1] for prompt in (tokens, other))
-    explained = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out", effect="log_prob")
+    explained = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out")
     yield "five_minutes.webp", Photo(explained.plot())
     yield "interactions.webp", plots.matrix(heta_lens.attribute(cache, tokens=tokens, interactions=True))
     yield "patching.webp", causal.patch(cache, corrupted, " box", tokens=tokens, corrupted_tokens=other).plot()

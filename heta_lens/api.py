@@ -44,7 +44,7 @@ def attribute(
         >>> model = heta_lens.load_demo_model()
         >>> tokens = model.to_tokens("Leo put the key in the box. Question: Where did Leo put the key? Answer: in the")
         >>> logits, cache = model.run_with_cache(tokens)
-        >>> attribution = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out", effect="log_prob")
+        >>> attribution = heta_lens.attribute(cache, " box", tokens=tokens, method="leave_one_out")
         >>> [token.text for token in attribution.top(2)]
         [' box', ' the']
     """

@@ -69,7 +69,7 @@ repaired = []
 for gap, prompt, wrong, right in close:
     tokens = model.to_tokens(prompt.text)
     _, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
-    why = heta_lens.attribute(cache, (wrong, right), tokens=tokens, method="leave_one_out", effect="log_prob")
+    why = heta_lens.attribute(cache, (wrong, right), tokens=tokens, method="leave_one_out")
     token = why.top(1)[0].positions[0]
     how = causal.components(cache, [token], (wrong, right), tokens=tokens, direction="knock_out", verify=16)
     head = how.route[0]

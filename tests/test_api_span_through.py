@@ -21,7 +21,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "mean": {"mask": "mean", "probes": 2},
     "signed": {"method": "input_x_gradient"},
     "lrp": {"method": "attn_lrp"},
-    "left out": {"method": "leave_one_out", "effect": "log_prob"},
+    "left out": {"method": "leave_one_out"},
 }
 
 

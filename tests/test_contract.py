@@ -25,7 +25,7 @@ def asked(target: Any = None, **options: Any) -> Attribution:
     return attribute(cache_of(demo(), ids), target, tokens=ids, **options)
 
 
-LEFT_OUT: dict[str, Any] = {"method": "leave_one_out", "effect": "log_prob", "mask": "mean"}
+LEFT_OUT: dict[str, Any] = {"method": "leave_one_out", "mask": "mean"}
 NEURON: Any = activation("blocks.2.mlp.hook_post", index=5)
 LINES: list[tuple[dict[str, Any], str, list[str]]] = [
     (LEFT_OUT, "explained", ["the next token after 30 tokens: ' drawer'"]),
@@ -34,7 +34,7 @@ LINES: list[tuple[dict[str, Any], str, list[str]]] = [
     (LEFT_OUT, "fixed", ["tokens that are left as they are"]),
     (LEFT_OUT, "score", ["leave_one_out: ", "g(X with i masked)", "effect='log_prob', mask='mean'", "without error"]),
     (LEFT_OUT, "score", ["in nats"]),
-    ({"method": "leave_one_out"}, "score", ["; effect='kl'; in nats"]),
+    ({"method": "leave_one_out", "effect": "kl"}, "score", ["; effect='kl'; in nats"]),
     ({"method": "fast"}, "score", ["in logits"]),
     ({"method": "input_x_gradient"}, "score", ["; scale='log_prob'; in nats"]),
     ({"method": "input_x_gradient", "scale": "prob"}, "score", ["in probability"]),

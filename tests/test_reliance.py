@@ -11,6 +11,7 @@ from helpers import chats, zoo
 from helpers.asking import cache_of, missing, plain_logits, relative
 from helpers.evaluating import demo, run
 from heta_lens import attribute, context_reliance
+from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.prediction.target import log_softmax
 
 STORY = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
@@ -132,7 +133,7 @@ def test_a_context_without_effect_explains_nothing(monkeypatch: pytest.MonkeyPat
         ({"prompt": torch.zeros(2, 5, dtype=torch.int64)}, ["the ids of one prompt", "(2, 5)"]),
         ({"answer": torch.ones(9999, dtype=torch.int64)}, ["prompt and answer are", "reads"]),
         ({"threshold": -1}, ["threshold=-1"]),
-        ({"method": "leave_one_out"}, ["'leave_one_out'", "cannot explain the contrast", "effect='log_prob'"]),
+        ({"method": LeaveOneOut(effect="kl")}, ["'leave_one_out'", "cannot explain the contrast", "effect='kl'"]),
     ],
     ids=str,
 )

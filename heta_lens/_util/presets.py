@@ -30,14 +30,14 @@ PRESETS: Mapping[str, Preset] = {
         "heta",
         CAREFUL,
         "scores that agree with resampling, for a forward per token and one backward pass; not for "
-        "questions about a paragraph, nor for signs: use leave_one_out with effect='log_prob'",
+        "questions about a paragraph, nor for signs: use leave_one_out",
     ),
 }
 
 NO_SIGNS = ("fast",)  # presets whose signs are no evidence
 
 RECOMMENDED = {
-    "leave_one_out effect=log_prob": "questions about a paragraph, signs, contrasts and agreement with deletion, "
+    "leave_one_out": "questions about a paragraph, signs, contrasts and agreement with deletion, "
     "for a forward per token",
     **{name: preset.when for name, preset in PRESETS.items()},
     "heta": "to study the paper",

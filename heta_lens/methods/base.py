@@ -31,7 +31,7 @@ OF_LOGITS: frozenset[Kind] = frozenset(KINDS) - {"activation"}
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
-WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out' with effect='log_prob'"
+WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out'"
 
 
 class NotApplicable(ValueError):

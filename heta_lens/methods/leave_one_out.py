@@ -4,7 +4,7 @@ ARC-JSD (Li 2025) and AttriBoT (Liu 2025) leave out a sentence at a time, AttriB
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import log
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import js, kl
-from heta_lens._util.options import COUNT, chosen
+from heta_lens._util.options import COUNT
 from heta_lens._util.text import visible_span
 from heta_lens._util.work import Work
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.methods.base import UNTITLED, Scores, WithForwards
+from heta_lens.methods.base import Scores, WithForwards
 from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import worths
@@ -30,24 +30,23 @@ from heta_lens.prediction.target import log_softmax
 class LeaveOneOut(WithForwards):
     """Leave-one-out: the change of the prediction when one token is masked.
 
-    ``a_i = KL(P ‖ P with token i masked)`` with ``kl``, and else ``g(X) - g(X with i masked)``, above 0 where i speaks
-    for the target.
+    ``a_i = g(X) - g(X with i masked)``, above 0 where i speaks for the target; g is its log-probability. With
+    ``effect="kl"``, ``KL(P ‖ P with i masked)``.
 
-    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``; titles call the drop of a
-      function's or an activation's number ``value``
+    - ``effect``: the drop of the target's ``log_prob`` (of a function or an activation: of its number), or ``kl``, how
+      far the whole distribution moves
     """
 
-    effect: Literal["kl", "log_prob"] = "kl"
+    effect: Literal["log_prob", "kl"] = "log_prob"
 
     name: ClassVar = "leave_one_out"
     family: ClassVar = "perturbation"
     cost: ClassVar = "N F, each from the masked token on, or as many as ``forwards`` allows"
     scaled_by: ClassVar = ("forwards",)
-    signed: ClassVar = False
 
     @property
     def directed(self) -> bool:
-        return self.effect == "log_prob"
+        return not self.ignores_target
 
     @property
     def ignores_target(self) -> bool:
@@ -57,14 +56,13 @@ class LeaveOneOut(WithForwards):
         return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
-        results = []
-        for prediction, found in zip(predictions, self.token_effects(predictions, kl), strict=True):
-            scores, known = found.effects.divergence, Diagnostics(masked_together=found.together)
-            if self.effect == "log_prob":
-                measured = {"effect": "value" if callable(prediction.target) else self.effect}
-                scores, known = found.effects.drop, replace(known, chosen=chosen(self, without=UNTITLED) | measured)
-            results.append(Scores(scores, known))
-        return results
+        return [
+            Scores(
+                found.effects.drop if self.directed else found.effects.divergence,
+                Diagnostics(masked_together=found.together),
+            )
+            for found in self.token_effects(predictions, kl)
+        ]
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences

@@ -165,7 +165,7 @@ def preset(name: str, **changes: Any) -> Method:
     - ``fast``: where the evidence is, for one backward pass; not for signs (lxt's README says that LRP is patented and
       free for personal and scientific use)
     - ``careful``: scores that agree with resampling, for a forward per token and one backward pass; not
-      for questions about a paragraph, nor for signs: use leave_one_out with effect='log_prob'
+      for questions about a paragraph, nor for signs: use leave_one_out
 
     The page *Choosing a method* gives the recommendation for each kind of question, and what was measured.
     """

@@ -17,7 +17,7 @@ from heta_lens.span_attribution import SpanAttribution
 SIGNED = "have either sign: above 0 speaks for the target"
 SIGNED_IN_VAIN = "have either sign, which predicts effects no better than if every token spoke for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
-FOR_CONTRASTS = "; leave_one_out with effect='log_prob' says which token speaks for which of the two"
+FOR_CONTRASTS = "; leave_one_out says which token speaks for which of the two"
 
 WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
 
@@ -109,6 +109,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
     shares = known.share or {}
     terms = [f"{percent(part)} {part_name(attribution, name)}" for name, part in shares.items()]
     told = len(shares) > 1 and not any(map(isnan, shares.values()))
+    unit = provided("contract").unit(result)
     unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
     possible = [
         share_note(attribution),
@@ -122,7 +123,7 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
         _unfinished_integral(attribution),
         _most_against(attribution),
         known.note,
-        f"scores {_direction(attribution)}{FOR_CONTRASTS if unsigned_contrast else ''}",
+        f"scores{f' in {unit}' * bool(unit)} {_direction(attribution)}{FOR_CONTRASTS if unsigned_contrast else ''}",
     ]
     ways = _ways(result.hop_shares) if isinstance(result, SpanAttribution) and result.reasoning else []
     return [*filter(None, possible), *ways]

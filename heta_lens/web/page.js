@@ -6,10 +6,10 @@
   const visible = text => text.trim() ? text.replace(/\n/g, "↵") : text.replace(/\n/g, "↵").replace(/ /g, "␣") || "∅";
   const quoted = text => `“${text.trim() || text}”`;
 
-  /** The question, which a reload restores with the ``entries`` of the history; ``explanations`` has the results by method. */
+  /** The question, which a reload restores with the ``entries`` of the history and what was tested; ``explanations`` has the results by method. */
   const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: [...facts.first], shown: facts.first[0], tokens: 20 };
   const explanations = new Map(), later = new Map();  // the seconds that a method would take, which waits for a click
-  let pinned = { positions: [], text: "" }, request = new AbortController(), running = new Set();
+  let pinned = { positions: [], text: "", last: -1 }, request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
@@ -224,7 +224,7 @@
       old.replaceWith(script);
     }
     return ["Save as", ...files.map(suffix => {
-      const link = make("a", suffix === ".html" ? "page" : suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}` });
+      const link = make("a", { ".html": "page", ".tex": "LaTeX" }[suffix] ?? suffix.slice(1).toUpperCase(), { href: `files/${result}${suffix}` });
       link.onclick = event => { event.preventDefault(); download(link.href); };
       return link;
     })];
@@ -293,17 +293,30 @@
 
   // -------------------------------------------------------------------------------------------------------- what if
   const form = $("#what-if form"), fields = form.elements;
+  const clearOutcome = () => {
+    $("#outcome").replaceChildren();
+    state.outcome = null;
+  };
   const pin = (positions, text, last = -1) => {
-    pinned = { positions, text };
+    pinned = { positions, text, last };
+    Object.assign(state, { pinned, circuit: null });
     $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : form.hidden ? "Click a single token of the answer to ask what would change it." : "Click a token of the prompt above, and choose what happens to it.";
     form.querySelectorAll("button").forEach(button => { button.disabled = !positions.length; });
     $("#through").disabled ||= positions.includes(last);  // from there the prediction is read
     howButton();
     $("#circuit").replaceChildren();
-    if (!positions.length) $("#outcome").replaceChildren();
+    if (!positions.length) clearOutcome();
   };
-  $("#view").addEventListener("heta-lens-pin", ({ detail }) => { if (state.at !== null) pin(detail.positions, detail.text, detail.last); });
-  fields.how.onchange = () => form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; $("#outcome").replaceChildren(); });
+  $("#view").addEventListener("heta-lens-pin", ({ detail }) => {
+    if (state.at === null) return;
+    pin(detail.positions, detail.text, detail.last);
+    save();
+  });
+  fields.how.onchange = () => {
+    form.querySelectorAll("[data-for]").forEach(field => { field.hidden = field.dataset.for !== fields.how.value; });
+    clearOutcome();
+    save();
+  };
   /** What was done to the token, in words. */
   const PARTICIPLES = {
     mask: () => "masked by zeros", delete: () => "deleted", resample: () => "drawn again by the model", replace: () => `replaced by ${quoted(fields.text.value)}`,
@@ -324,12 +337,17 @@
       if (message.later) howButton(message.later);
       else if (!message.html) say(`components: ${message.waiting ? "waiting for the model" : percent(message.done)}`, false, "off");
       else {
-        const links = insert($("#circuit"), message);
-        $("#circuit").append(make("div", "", { class: "row hint" }, ...links));
-        howButton();
+        state.circuit = message;
+        drawCircuit();
+        save();
         say("");
       }
     }
+  };
+  const drawCircuit = () => {
+    const links = insert($("#circuit"), state.circuit);
+    $("#circuit").append(make("div", "", { class: "row hint" }, ...links));
+    howButton();
   };
   form.onsubmit = async event => {
     event.preventDefault();
@@ -340,7 +358,11 @@
     const alone = await start(async signal => {
       $("#outcome").replaceChildren("…");
       try {
-        for await (const effect of post("change", { question: question(), change }, signal)) drawOutcome(effect, done, methods, how === "mask" && positions.length === 1);
+        for await (const effect of post("change", { question: question(), change }, signal)) {
+          state.outcome = [effect, done, methods];
+          drawOutcome(...state.outcome);
+          save();
+        }
       } catch (error) {
         $("#outcome").replaceChildren(make("p", error.message, { class: "error" }));
       }
@@ -348,11 +370,11 @@
     });
     if (alone && unfinished.length) explain(unfinished);
   };
-  const drawOutcome = ({ before, after, drop, kl, tokens, target, scores }, done, methods, single) => {
+  const drawOutcome = ({ before, after, drop, kl, tokens, target, scores }, done, methods) => {
     const targets = tokens?.filter(row => row.target) ?? [], alone = targets.length === 1;
     const effect = alone ? `${quoted(targets[0].text)} goes from ${percent(targets[0].before)} to ${percent(targets[0].after)}` : `${target} goes from ${number(before)} to ${number(after)}`;
     const fall = `${alone ? "log p" : "it"} ${drop < 0 ? "rises" : "falls"} by ${number(Math.abs(drop))}.`;
-    const divergence = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats (KL)${single ? ", the score of leave_one_out without effect=log_prob" : ""}.`;
+    const divergence = kl === undefined ? "" : ` The whole prediction moves by ${number(kl)} nats (KL).`;
     $("#outcome").replaceChildren(make("p", `${done}, ${effect}: ${fall}${divergence}`));
     const shares = scores.map(({ share, score }, at) => `${score < 0 ? "−" : ""}${percent(share)} (${methods[at]})`);
     if (shares.length) $("#outcome").append(make("p", `Share of the scores: ${shares.join(", ")}.`, { class: "hint" }));
@@ -457,6 +479,7 @@
   $("#history").ontoggle = () => $("#history").open && listHistory();
   $("#history > button").onclick = async () => { if (confirm("Delete all explanations in the history?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
+  const tested = { ...state };
   $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();
@@ -470,5 +493,11 @@
       for await (const message of post(`history/${entry}`, {}, signal)) explanations.set(method, { ...message, whole: true });
     }
     show(explanations.has(state.shown) ? state.shown : finished[0][0]);
+    if (!tested.pinned?.positions.length) return;
+    pin(tested.pinned.positions, tested.pinned.text, tested.pinned.last);
+    Object.assign(state, { outcome: tested.outcome, circuit: tested.circuit });
+    if (state.outcome) drawOutcome(...state.outcome);
+    if (state.circuit) drawCircuit();
+    save();
   });
 })();

@@ -31,7 +31,7 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 def test_effects_agree_with_themselves_and_not_with_their_opposite(build: Callable[[], Any], how: How) -> None:
     model = build()
     ids, way = zoo.prompt(model, N), {"how": how, "layer": 1 if how == "resid_patch" else None}
-    attribution = explain(model, ids, TARGET, method="leave_one_out", effect="log_prob")
+    attribution = explain(model, ids, TARGET, method="leave_one_out")
     cache, own = cache_of(model, ids), effects(predict(model, ids, TARGET), **way).cpu().double()
     same = validate(cache, replace(attribution, scores=own), tokens=ids, special=True, k=2, top=3, **way)
     torch.testing.assert_close(same.effects, own)

@@ -36,7 +36,7 @@ def test_any_method_explains_what_the_swapped_model_says(build: Callable[[], Any
         with torch.no_grad():
             torch.testing.assert_close(model(b), expected)
             torch.testing.assert_close(model(b[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
-        found = heta_lens.attribute(cache, TARGET, tokens=b, method="leave_one_out", effect="log_prob")
+        found = heta_lens.attribute(cache, TARGET, tokens=b, method="leave_one_out")
         log_probs = expected[0, -1].double().log_softmax(-1)
         assert found.diagnostics["target_log_prob"] == pytest.approx(float(log_probs[TARGET]), rel=1e-6)
         scores = []

@@ -59,7 +59,7 @@ def test_contradictions_are_refused(asking: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize("target", [("a", "b"), frozenset("ab"), len], ids=["contrast", "set", "function"])
 def test_a_method_that_does_not_explain_a_target_is_refused(target: Any) -> None:
-    Question(target=target).check(METHODS["leave_one_out"](effect="log_prob"))
+    Question(target=target).check(METHODS["leave_one_out"]())
     with pytest.raises(ValueError, match="'reagent'"):
         Question(target=target).check(METHODS["reagent"]())
     with pytest.raises(ValueError, match=r"'leave_one_out' gives every target the same scores, .*'log_prob'"):

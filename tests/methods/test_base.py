@@ -25,8 +25,8 @@ from heta_lens.methods.registry import method_of
         (METHODS["faml"](complement=0, steps=2), True),
         (METHODS["faml"](steps=2), False),
         (Heta(probes=1), False),
-        (METHODS["leave_one_out"](), True),
-        (METHODS["leave_one_out"](effect="log_prob"), False),
+        (METHODS["leave_one_out"](effect="kl"), True),
+        (METHODS["leave_one_out"](), False),
         (METHODS["recency"](), True),
     ],
 )
@@ -45,6 +45,7 @@ AGNOSTIC = [
     Heta(variant="transition_only"),
     Heta(variant="gn"),
     Heta(beta=0),
+    METHODS["leave_one_out"](effect="kl"),
     METHODS["peering"](query="predictor"),
     METHODS["faml"](complement=0),
 ]
@@ -59,7 +60,7 @@ def test_a_method_that_ignores_the_target_refuses_a_question_about_it(method: Me
     with pytest.raises(ValueError, match=f"method='{method.name}'.* cannot explain the {kind}") as refused:
         method(prediction)
     said = str(refused.value)
-    assert "'leave_one_out' with effect='log_prob'" in said and all(f"{name}=" in said for name in chosen(method))
+    assert "such as 'leave_one_out'" in said and all(f"{name}=" in said for name in chosen(method))
     assert not runs
 
 

@@ -115,7 +115,7 @@ def test_sequential_integrated_gradients_come_to_what_leaving_a_token_out_costs(
     model = build()
     ids = zoo.prompt(model, N)
     found = SequentialIntegratedGradients(steps=40, keep_bos=False)(predict(model, ids, TARGET))
-    costs = scores(LeaveOneOut(effect="log_prob"), model, ids)
+    costs = scores(LeaveOneOut(), model, ids)
     assert relative(found.scores, costs) < 1e-5
     assert relative(found.scores + found.diagnostics["completeness_gaps"], costs) < 1e-4
     assert "completeness_gaps" not in found.without([2]).diagnostics

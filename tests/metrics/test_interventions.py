@@ -31,7 +31,7 @@ EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])
 @ONE_EACH
 def test_scores_of_leave_one_out_add_up_for_single_tokens(build: Any) -> None:
     asked = prediction_of(build())
-    scores, drops = LeaveOneOut(effect="log_prob")(asked).scores, Drops.of(asked)
+    scores, drops = LeaveOneOut()(asked).scores, Drops.of(asked)
     torch.testing.assert_close(drops.each[:N], scores.cpu(), check_dtype=False, rtol=1e-4, atol=1e-6)
     found, zero = faithfulness_error(drops, scores), faithfulness_error(drops, torch.zeros(N))
     assert 0 < found["raw"] != zero["raw"] and zero["scale"] == 0
@@ -102,12 +102,12 @@ def test_scores_without_signs_are_compared_with_the_sizes_of_effects() -> None:
     assert mean_effect(SCORES, against, 1) == -0.5, "which keeps its sign"
 
 
-@pytest.mark.parametrize("method", ["leave_one_out", "leave_one_out effect=log_prob"])
+@pytest.mark.parametrize("method", ["leave_one_out effect=kl", "leave_one_out"])
 def test_the_metrics_know_if_an_attribution_is_signed(method: str) -> None:
     (instance,) = suite("recall", limit=1, facts=2)
     case = explained(demo(), instance, MetricCache(ask(demo(), instance)), Entry.read(method).ready)
     (values, _), at = figures(case, ["patch_correlation", "misattribution"]), case.candidates
-    effects, signed = case.cached.edge_effects, "log_prob" in method
+    effects, signed = case.cached.edge_effects, "kl" not in method
     assert case.attribution.signed == signed and effects[at].min() < 0
     expected = oracles.agreement_with_effects(case.scores[at], effects[at], 10, 0.01, signed=signed)
     assert (values["patch_correlation"], values["misattribution"]) == pytest.approx(expected)

@@ -26,7 +26,7 @@ def test_the_worked_example_of_sensitivity() -> None:
 def test_noise_falls_on_every_embedding(build: Any) -> None:
     model = build()
     asked, seen = prediction_of(model), []
-    method = LeaveOneOut(effect="log_prob")
+    method = LeaveOneOut()
 
     def explain(noisy: Any) -> Any:
         seen.append(noisy.embeddings - asked.embeddings)

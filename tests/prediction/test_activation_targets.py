@@ -51,7 +51,7 @@ def test_scores_are_those_of_full_runs(name: str, build: Any) -> None:
     masked[range(5), range(5)] = 0
     with torch.no_grad():
         drops = torch.stack([read(embeddings) - read(each) for each in masked])
-    found = attribute(cache, target, tokens=ids, method="leave_one_out", effect="log_prob")
+    found = attribute(cache, target, tokens=ids, method="leave_one_out")
     assert relative(found.scores, drops) < 10 * off
 
     options = {"probes": 2, "groups": None, "beta": 1.0, "gamma": 1.0}

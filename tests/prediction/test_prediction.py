@@ -33,7 +33,7 @@ def test_the_most_likely_next_tokens_are_kept_but_not_of_an_activation() -> None
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
     log_probs = model(ids)[0, -1].log_softmax(-1)
-    how: Any = {"method": "leave_one_out", "effect": "log_prob"}
+    how: Any = {"method": "leave_one_out"}
     for target in (3, lambda logits: logits[3]):
         candidates = explain(model, ids, target, **how).diagnostics["candidates"]
         assert [log_prob for _, log_prob in candidates] == pytest.approx(log_probs.topk(5).values.tolist(), abs=1e-4)

@@ -80,7 +80,7 @@ def test_a_search_takes_the_runs_that_it_is_given(method: str, options: dict[str
 )
 def test_every_kind_of_target_is_searched(target: Any) -> None:
     model = zoo.bridge("gpt2")
-    ids, options = zoo.prompt(model, N), {"method": "leave_one_out", "effect": "log_prob"}
+    ids, options = zoo.prompt(model, N), {"method": "leave_one_out"}
     exact, searched = (explain(model, ids, target, **options, forwards=runs) for runs in (None, RUNS))
     alone = searched.measured
     assert 0 < int(alone.sum()) < N and relative(searched.scores[alone], exact.scores[alone]) < 1e-6
@@ -100,9 +100,7 @@ def test_the_prompts_of_a_batch_have_searches_of_their_own() -> None:
 def test_one_search_serves_a_span() -> None:
     model = zoo.bridge("llama")
     ids = zoo.prompt(model, N)
-    found = heta_lens.attribute_span(
-        cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out", effect="log_prob", forwards=RUNS
-    )
+    found = heta_lens.attribute_span(cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out", forwards=RUNS)
     for step in found.steps:
         assert step.diagnostics.cost.forwards_shared_by == 3 and step.diagnostics.cost.forwards <= RUNS
         of = plain_effects(model, ids[:, : len(step)], int(step.target))
@@ -116,9 +114,9 @@ def test_one_search_serves_a_span() -> None:
 def test_exact_effects_on_a_span_share_their_runs() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
-    span = heta_lens.attribute_span(cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out", effect="log_prob")
+    span = heta_lens.attribute_span(cache_of(model, ids), N - 3, tokens=ids, method="leave_one_out")
     for step in span.steps:
-        alone = explain(model, ids[:, : len(step)], int(step.target), method="leave_one_out", effect="log_prob")
+        alone = explain(model, ids[:, : len(step)], int(step.target), method="leave_one_out")
         assert relative(step.scores, alone.scores) < 1e-6
         assert step.diagnostics.cost.forwards_shared == N - 1
 

@@ -171,7 +171,7 @@ def test_what_has_no_gradient_is_refused_where_one_is_taken_and_only_there(
         assert len(runs) == 1  # which checks the cache
     for options in ({"variant": "gs"}, {"variant": "win", "window": 4}):
         assert "no gradient by the logits" in refusal(cache, DETACHED[name], **options)
-    for options in ({"method": "leave_one_out", "effect": "log_prob"}, {"method": "kernel_shap"}):
+    for options in ({"method": "leave_one_out"}, {"method": "kernel_shap"}):
         assert attribute(cache, DETACHED[name], **options).scores.isfinite().all()
 
 

@@ -90,14 +90,14 @@ def test_generate_explain_compare_change_and_save(
     assert generate(page) == [" jar", "."]
     explain(page)
     assert "Why “jar”?" in page.locator("#view h2").inner_text()
-    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("leave_one_out effect=log_prob")
+    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("leave_one_out")
     assert page.locator("#view .kicker").inner_text().startswith("leave_one_out")
     page.get_by_role("button", name=re.compile("^heta")).click()
     assert page.locator("#view .kicker").inner_text().startswith("heta")
     page.get_by_role("button", name="Compare").click()
     page.get_by_text("Agreement", exact=True).wait_for()
-    page.get_by_label("another method").select_option("leave_one_out")
-    page.locator("#view .kicker", has_text="leave_one_out").wait_for()
+    page.get_by_label("another method").select_option("gradient_norm")
+    page.locator("#view .kicker", has_text="gradient_norm").wait_for()
     page.locator("#stop").wait_for(state="hidden")
 
     pin(page, "jar")
@@ -105,11 +105,11 @@ def test_generate_explain_compare_change_and_save(
     model = running.answers.model
     ids = model.to_tokens(story)
     cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
-    scores = heta_lens.attribute(cache, tokens=ids, method="leave_one_out")
+    scores = heta_lens.attribute(cache, tokens=ids, method="leave_one_out", effect="kl")
     place = scores.tokens.index(" jar")
     said = outcome(page)
     score = f"{float(f'{float(scores.scores[place]):.3g}'):g}"
-    assert f"moves by {score} nats (KL), the score of leave_one_out without effect=log_prob" in said
+    assert f"moves by {score} nats (KL)." in said
     pin(page, "Alba")
     for how, text in ("delete", "deleted"), ("replace", "replaced by “Hana”"):
         page.get_by_label("What happens to the token").select_option(how)
@@ -135,7 +135,7 @@ def test_generate_explain_compare_change_and_save(
     with page.expect_download() as download:
         page.locator("#files").get_by_role("link", name="JSON").click()
     download.value.save_as(tmp_path / "saved.json")
-    assert '"method": "leave_one_out"' in (tmp_path / "saved.json").read_text(encoding="utf-8")
+    assert '"method": "gradient_norm"' in (tmp_path / "saved.json").read_text(encoding="utf-8")
 
 
 def test_a_whole_answer_and_other_targets(opened: Callable[..., Any], story: str) -> None:
@@ -226,12 +226,20 @@ def test_a_reload_keeps_the_question_and_its_results(opened: Callable[..., Any],
     page = opened()
     generate(page, story)
     explain(page)
+    pin(page, "jar")
+    said = outcome(page)
+    page.get_by_role("button", name="How does it get there?").click()
+    page.locator("#circuit svg").wait_for()
     before = running.history.latest()
     page.reload()
     page.locator("#view h2", has_text="Why “jar”?").wait_for()
     assert page.get_by_label("prompt", exact=True).input_value() == story
     page.locator("#stop").wait_for(state="hidden")
     assert running.history.latest() == before and page.locator(".tabs [aria-pressed]:not([disabled])").count() >= 3
+    assert page.locator("#outcome").inner_text() == said and "If “jar” at" in page.locator("#pinned").inner_text()
+    assert page.locator("#circuit svg").is_visible()
+    page.get_by_label("What happens to the token").select_option("delete")
+    assert not page.locator("#outcome").inner_text() and page.locator("#circuit svg").is_visible()
     page.locator(".words button").nth(1).click()
     page.reload()  # before a result
     page.locator("#view h2", has_text="Why “.”?").wait_for()
