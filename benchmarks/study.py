@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parents[1] / "models"
 MODELS = ("SmolLM2-135M-Instruct", "gemma-3-270m")
 WANTED = {MODELS[0]: {"dev": 12, "test": 36}, MODELS[1]: {"test": 24}}  # right answers of a family
 LONGEST, LONG = {"squad_paragraph": 160}, 80  # tokens of a prompt; those longer than LONG have fewer measurements
-SECOND, FOURTH = 2, 4  # interventions are measured on every second prompt, slower methods on every fourth
+FOURTH, EIGHTH = 4, 8  # interventions are measured on every fourth prompt, slower methods on every eighth
 DRAWN, DRAWS = 8, 4  # other targets; resampled texts, twice
 FITTED = 40  # prompts to fit AT2
 
@@ -114,10 +114,10 @@ def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[
     targets = [prediction.target, *others.values()]
     log_probs = short(prediction.log_probs[targets])
     known |= {"targets": targets, "log probs": log_probs, "others": [*others]}
-    every, seconds = SECOND if size <= LONG else FOURTH, dict[str, float]()
+    place, seconds = nth + [*KINDS].index(family), dict[str, float]()  # so that each turn has its share of families
     parts = parts_of(prediction, visible, others, seconds)
-    effects = effects_of(prediction, eligible, seconds) if nth % every == 0 else {}
-    settings = {**ALWAYS, **(SLOWER if nth % FOURTH == 0 and size <= LONG else {})}
+    effects = effects_of(prediction, eligible, seconds) if place % (FOURTH if size <= LONG else EIGHTH) == 0 else {}
+    settings = {**ALWAYS, **(SLOWER if place % EIGHTH == 0 and size <= LONG else {})}
     scores, refused = dict[str, Any](), dict[str, str]()
     for setting, (method, options) in settings.items():
         given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})

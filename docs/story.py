@@ -72,8 +72,8 @@ def story(model: Any) -> str:
 <table><tr><th>next token</th><th>before</th><th>after</th></tr>{rows}</table></section>
 <section class="circuit"><h2>3 · The mechanism <code>causal.components(cache, {place})</code></h2>
 {found.circuit.drawing}
-<p class="note">Heads (circles) and MLPs (squares); blue: the route. The {len(found.together)} named ones
-restore {share}.</p></section>
+<p class="note">Heads (circles) and MLPs (squares). The {len(found.together)} named ones together restore {share};
+the head on the blue route alone, {found.route_share:.0%}.</p></section>
 </main>"""
 
 
