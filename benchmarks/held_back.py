@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks import real_study, study
+from benchmarks import real_study
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, written
 from benchmarks.real_study import LONGEST, MODELS, masked, model_of, short
@@ -49,7 +49,7 @@ def questions() -> list[list[Instance]]:
     used = {
         real_study.prompts(family, split)[number].template
         for model in MODELS
-        for family, split, number in study.stored(f"real_study-{model}")
+        for family, split, number in Outcomes(f"real_study-{model}").stored()
         if family == "squad"
     }
     path = str(real_study.FILES / "squad_subset.json")
@@ -94,7 +94,7 @@ def run() -> None:
                 OUTCOMES.measure([(model, article, number)], measured)
                 if "left out" not in OUTCOMES.read()[model, article, number]:
                     break
-    study.pack(OUTCOMES.name)
+    OUTCOMES.pack()
 
 
 # --------------------------------------------------------------------------------------------------------------- table
@@ -102,7 +102,7 @@ def run() -> None:
 def ranks(model: str) -> pd.DataFrame:
     """Return, of every question and score, the answer's reciprocal rank, and whether the first word is on top."""
     rows = list[dict[str, Any]]()
-    for (name, article, _), row in study.stored(OUTCOMES.name).items():
+    for (name, article, _), row in OUTCOMES.stored().items():
         if name == model and "left out" not in row:
             gold, first = ([row["eligible"].index(place) for place in row[part]] for part in ("gold", "first word"))
             asked = {"article": article, "tokens": row["tokens"], "strict": row["strict"]}

@@ -1,6 +1,7 @@
 """Measured outcomes, one a line: an interrupted measurement resumes, and tables are written from the outcomes alone."""
 
 import json
+import lzma
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,12 @@ from rich.progress import track
 
 Key: TypeAlias = tuple[Any, ...]
 
-FOLDER = Path(__file__).with_name("measured")
+FOLDER, KEPT = (Path(__file__).with_name(name) for name in ("measured", "tables"))  # of the machine, of the repository
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of one measurement by key, in ``<folder>/<name>.jsonl``."""
+    """The outcomes of one measurement by key, in ``<folder>/<name>.jsonl``; packed, in the repository."""
 
     name: str
     folder: Path = FOLDER
@@ -25,12 +26,24 @@ class Outcomes:
     def path(self) -> Path:
         return self.folder / f"{self.name}.jsonl"
 
+    @property
+    def packed(self) -> Path:
+        return KEPT / f"{self.name}.jsonl.xz"
+
+    def pack(self) -> None:
+        """Compress the outcomes into the repository."""
+        self.packed.write_bytes(lzma.compress(self.path.read_bytes(), preset=9))
+
+    def stored(self) -> dict[Key, Any]:
+        """Return the outcomes that the repository holds."""
+        return _outcomes(lzma.decompress(self.packed.read_bytes()))
+
     def read(self) -> dict[Key, Any]:
-        """Return all outcomes in the order of measurement, without a last line that was cut short."""
-        if not self.path.exists():
-            return {}
-        lines = map(json.loads, self.path.read_bytes().split(b"\n")[:-1])
-        return {tuple(line["key"]): line["outcome"] for line in lines}
+        """Return all outcomes in the order of measurement, from those that were packed on; without a line cut short."""
+        if not self.path.exists() and self.packed.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.path.write_bytes(lzma.decompress(self.packed.read_bytes()))
+        return _outcomes(self.path.read_bytes()) if self.path.exists() else {}
 
     def of(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], int]:
         """Return the outcomes of these keys in their order, and the number of missing outcomes."""
@@ -53,3 +66,8 @@ class Outcomes:
                 file.write(f"{line}\n".encode())
                 file.flush()
         return found
+
+
+def _outcomes(lines: bytes) -> dict[Key, Any]:
+    read = map(json.loads, lines.split(b"\n")[:-1])
+    return {tuple(line["key"]): line["outcome"] for line in read}

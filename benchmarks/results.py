@@ -13,7 +13,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from benchmarks import held_back, pages, real_study, study
+from benchmarks import held_back, pages, real_study
+from benchmarks.outcomes import Outcomes
 from benchmarks.pages import ROOT, Table, save_figure, written
 from benchmarks.real_study import CHOOSING, MODELS
 from heta_lens.diagnostics import rank_correlation
@@ -109,7 +110,7 @@ def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
     """Return the prompts that count, by family and number."""
     return {
         (family, number): row
-        for (family, own, number), row in study.stored(f"real_study-{model}").items()
+        for (family, own, number), row in Outcomes(f"real_study-{model}").stored().items()
         if own == split and "left out" not in row
     }
 

@@ -3,8 +3,6 @@
 Scores, parts of HETA and effects of interventions are measured once a prompt; candidates are arithmetic on them.
 """
 
-import json
-import lzma
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +18,6 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
-from benchmarks.pages import CSV as TABLES
 from benchmarks.study_prompts import KINDS, Question, questions
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
@@ -280,20 +277,10 @@ app = typer.Typer()
 
 
 # ------------------------------------------------------------------------------------------------------------- outcomes
-def stored(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the outcomes that the repository holds, by key."""
-    lines = map(json.loads, lzma.decompress(packed(name).read_bytes()).splitlines())
-    return {tuple(line["key"]): line["outcome"] for line in lines}
-
-
-def packed(name: str) -> Path:
-    return TABLES / f"{name}.jsonl.xz"
-
-
 @app.command()
 def pack(name: Annotated[str, typer.Argument(help="The name of outcomes, such as study-gemma-3-270m.")]) -> None:
     """Compress the outcomes into the repository."""
-    packed(name).write_bytes(lzma.compress(Outcomes(name).path.read_bytes(), preset=9))
+    Outcomes(name).pack()
 
 
 @app.command()
@@ -316,16 +303,13 @@ def measure(
     """Measure prompts in turns, from where the stored outcomes end, and store the outcomes."""
     torch.set_num_threads(1)
     outcomes, begun = Outcomes(name), time.monotonic()
-    if not outcomes.path.exists() and packed(name).exists():
-        outcomes.folder.mkdir(exist_ok=True)
-        outcomes.path.write_bytes(lzma.decompress(packed(name).read_bytes()))
     known = outcomes.read()
     for family, split, number, nth in islice(turns(places, known.__getitem__), prompts):
         if (family, split, number) not in known:
             if time.monotonic() - begun > 60 * minutes:
                 break
             known |= outcomes.measure([(family, split, number)], partial(measured, nth=nth), known)
-    pack(name)
+    outcomes.pack()
 
 
 if __name__ == "__main__":

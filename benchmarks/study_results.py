@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks import study
+from benchmarks.outcomes import Outcomes
 from benchmarks.ranks import by_chance, reciprocal_rank
 from benchmarks.study import MODELS
 from benchmarks.study_prompts import KINDS
@@ -153,7 +153,7 @@ def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
     """Return the prompts that count, by family and number."""
     return {
         (family, number): row
-        for (family, own, number), row in study.stored(f"study-{model}").items()
+        for (family, own, number), row in Outcomes(f"study-{model}").stored().items()
         if own == split and "left out" not in row
     }
 

@@ -43,7 +43,7 @@ def test_a_table_is_written_below_its_heading_and_into_a_csv_file(page: Path) ->
     assert "1.00 [0.75, 1.50]" in pages.from_csv("page")
 
 
-def test_an_interrupted_measurement_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_measurement_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def measured(number: int, letter: str) -> dict[str, int]:
@@ -62,3 +62,7 @@ def test_an_interrupted_measurement_resumes(tmp_path: Path) -> None:
     kept.measure(keys, measured)
     assert asked == [(0, "x"), (1, "x"), (2, "x"), (3, "x"), (4, "x")]
     assert [*kept.read()] == [(0, "x"), (1, "x"), (2, "x"), (4, "x")]
+    monkeypatch.setattr("benchmarks.outcomes.KEPT", tmp_path)
+    kept.pack()
+    kept.path.unlink()  # as on another machine
+    assert kept.stored() == kept.read() and kept.of([(4, "x")]) == ({(4, "x"): {"square": 16}}, 0)
