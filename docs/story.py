@@ -38,7 +38,7 @@ td, th { padding: 3px 18px 3px 0; text-align: left; font-weight: 400; }
 th { color: var(--quiet); font-size: 14px; }
 td i { display: inline-block; height: 11px; background: var(--route); border-radius: 2px; margin-right: 8px; }
 .circuit { grid-column: 2; grid-row: 2 / 4; }
-.circuit svg { width: 440px; height: 420px; }
+.circuit svg { width: 440px; height: 400px; }
 p.note { font-size: 14px; color: var(--quiet); margin: 4px 0 0; }
 """
 
