@@ -1,5 +1,6 @@
 """What the study found: settings by kind of question, and its decision. Candidates of HETA are arithmetic on parts."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -30,6 +31,7 @@ SIGNED = (
 )
 REMOVED = {"leave_one_out": "drop", **{f"leave_one_out {how}": how for how in ("mean", "space", "delete", "resample")}}
 MARGIN, LEVEL, MOVES = 0.05, 0.05, 0.1
+FEWEST = 12  # right answers of a family in test
 RESAMPLED = 4_000  # draws of templates
 PROMPT = ["family", "split", "number"]
 HOW = ("delete", "resample")
@@ -149,23 +151,43 @@ def ceiling(rows: Iterable[Row]) -> float:
 
 # ------------------------------------------------------------------------------------------------------------- prompts
 @cache
+def stored(model: str) -> dict[tuple[str, str, int], Row]:
+    """Return every prompt that was tried, by family, split and number."""
+    return Outcomes(f"study-{model}").stored()
+
+
+@cache
+def too_few() -> tuple[str, ...]:
+    """Return the families with too few right answers in test on a model: they are left out on both models."""
+    right = {model: Counter[str]() for model in MODELS}
+    for model in MODELS:
+        for (family, split, _), row in stored(model).items():
+            right[model][family] += split == "test" and "left out" not in row
+    return tuple(family for family in KINDS if any(own.get(family, FEWEST) < FEWEST for own in right.values()))
+
+
+@cache
 def prompts(model: str, split: str) -> dict[tuple[str, int], Row]:
     """Return the prompts that count, by family and number."""
     return {
         (family, number): row
-        for (family, own, number), row in Outcomes(f"study-{model}").stored().items()
-        if own == split and "left out" not in row
+        for (family, own, number), row in stored(model).items()
+        if own == split and "left out" not in row and family not in too_few()
     }
+
+
+def described(family: str, split: str, number: int, row: Row) -> dict[str, Any]:
+    own = {"family": family, "split": split, "number": number, "template": row["template"]}
+    return {"kind": KINDS[family], **own}
 
 
 @cache
 def measured(model: str, split: str) -> Any:
     """Return the endpoints of every setting on every prompt, a row each."""
     return pd.DataFrame(
-        {"kind": KINDS[family], "family": family, "split": split, "number": number, "template": row["template"]}
-        | {"setting": setting}
+        {**described(family, split, number, row), "setting": setting}
         | measures(row, scores)
-        | {how: nan for how in HOW if REMOVED.get(setting) == how}  # of an intervention with itself
+        | {f"{of}{how}": nan for how in HOW if REMOVED.get(setting) == how for of in ("", "sign, ")}  # with itself
         for (family, number), row in prompts(model, split).items()
         for setting, scores in scores_of(row).items()
     )
@@ -182,6 +204,7 @@ class Drawn:
     """draw × setting × kind"""
     prompts: int
     templates: int
+    families: int
 
     @cached_property
     def overall(self) -> NDArray[np.float64]:
@@ -220,21 +243,22 @@ def drawn(frame: Any, endpoint: str = "evidence", settings: Sequence[str] = ()) 
     n - 1, since n would vary too little.
     """
     index = ["kind", "family", "template", *PROMPT[1:]]
+    frame = frame[frame["setting"].isin(settings)] if settings else frame
     wide = frame.pivot(index=index, columns="setting", values=endpoint)
     wide = wide[[*settings]].dropna() if settings else wide.dropna(axis=1)
     room, generator = f"room, {endpoint}", np.random.default_rng(0)
-    rooms = frame.groupby(index)[room].first().loc[wide.index] if room in frame else pd.Series(1.0, wide.index)
+    rooms: Any = frame.groupby(index)[room].first().loc[wide.index] if room in frame else pd.Series(1.0, wide.index)
+    sums: Any = wide.groupby(level=index[:3]).sum()
+    by_template, counts = sums.to_numpy(), rooms.groupby(level=index[:3]).sum().to_numpy()
     kinds = dict[str, list[NDArray[np.float64]]]()
-    for (kind, _), own in wide.groupby(level=["kind", "family"], sort=False):
-        sums = own.groupby(level="template").sum().to_numpy()
-        counts = rooms.loc[own.index].groupby(level="template").sum().to_numpy()
-        times = generator.multinomial(max(1, len(counts) - 1), np.full(len(counts), 1 / len(counts)), RESAMPLED)
-        times = np.concatenate([np.ones((1, len(counts))), times])
-        kinds.setdefault(str(kind), []).append((times @ sums) / (times @ counts)[:, None])
+    for (kind, _), at in sums.groupby(level=["kind", "family"], sort=False).indices.items():
+        times = generator.multinomial(max(1, len(at) - 1), np.full(len(at), 1 / len(at)), RESAMPLED)
+        times = np.concatenate([np.ones((1, len(at))), times])
+        kinds.setdefault(kind, []).append((times @ by_template[at]) / (times @ counts[at])[:, None])
     ordered = [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
     values = np.stack([np.mean(kinds[kind], 0) for kind in ordered], 2)
-    templates = len(wide.groupby(level=["family", "template"]))
-    return Drawn(tuple(wide.columns), tuple(ordered), values, len(wide), templates)
+    families = sum(map(len, kinds.values()))
+    return Drawn(tuple(wide.columns), tuple(ordered), values, len(wide), len(sums), families)
 
 
 # ------------------------------------------------------------------------------------------------------------- decision
@@ -246,6 +270,8 @@ class Choice:
     equal: tuple[str, ...]
     champion: str
     left_out: tuple[str, ...]
+    drawn: Drawn
+    """Evidence on dev, of all that could be chosen"""
 
 
 def chosen(among: Callable[[str], bool] = lambda _: True) -> Choice:
@@ -261,7 +287,7 @@ def chosen(among: Callable[[str], bool] = lambda _: True) -> Choice:
     apart = {name: regret - regrets[leader] for name, regret in regrets.items()}
     equal = [name for name, draws in apart.items() if draws[0] <= MARGIN and own.interval(draws).low <= 0]
     champion = min(equal, key=lambda name: (name not in ONE_PASS, regrets[name][0]))
-    return Choice(leader, tuple(equal), champion, tuple(sorted({*frame["setting"]} - {*own.settings})))
+    return Choice(leader, tuple(equal), champion, tuple(sorted({*frame["setting"]} - {*own.settings})), own)
 
 
 @dataclass(frozen=True)
@@ -285,3 +311,56 @@ def confirmation(champion: str, rivals: Sequence[str]) -> list[Test]:
     apart = {(rival, model): pair.apart(champion, rival) for (rival, model), pair in pairs.items()}
     plain = [(1 + int((draws[1:] <= -MARGIN).sum())) / len(draws) for draws in apart.values()]
     return [Test(*of, pairs[of].interval(apart[of]), p) for of, p in zip(pairs, corrected(plain), strict=True)]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is chosen on dev, its tests, and what is recommended if they do not confirm the champion."""
+
+    choice: Choice
+    tests: Sequence[Test]
+    otherwise: str
+
+    @property
+    def recommended(self) -> str:
+        return self.choice.champion if all(test.p < LEVEL for test in self.tests) else self.otherwise
+
+
+@cache
+def decisions() -> dict[str, Decision]:
+    """Return the decision among all settings, and the one among those of one pass."""
+    every, one_pass = chosen(), chosen(ONE_PASS.__contains__)
+    return {
+        "all settings": Decision(every, confirmation(every.champion, RIVALS), "leave_one_out"),
+        "one pass": Decision(one_pass, confirmation(one_pass.champion, OF_ONE_PASS), "fast"),
+    }
+
+
+def recommended() -> str:
+    return decisions()["all settings"].recommended
+
+
+@cache
+def pair(model: str, one: str, other: str) -> Drawn:
+    """Return the evidence of two settings on the test prompts that have both."""
+    return drawn(measured(model, "test"), settings=(one, other))
+
+
+@cache
+def best_of(kind: str) -> dict[str, tuple[str, Estimate]]:
+    """Return by model the setting with the highest evidence of a kind, and how far it is above the recommended one."""
+    found = dict[str, tuple[str, Estimate]]()
+    for model in MODELS:
+        frame = measured(model, "test")
+        own = frame[(frame["kind"] == kind) & ~frame["setting"].isin(CONTROLS)]
+        if len(own):
+            means = {name: round(every.of(name).value, 9) for every in [drawn(own)] for name in every.settings}
+            first = max(means, key=lambda name: (means[name], name == recommended()))
+            found[model] = first, pair(model, first, recommended()).difference(first, recommended(), kind)
+    return found
+
+
+def recommended_for(kind: str) -> str:
+    """Return the best setting of a kind if it is the same on all models, and above the recommended one on each."""
+    names, apart = zip(*best_of(kind).values(), strict=True)
+    return names[0] if len({*names}) == 1 and all(one.low > 0 for one in apart) else recommended()

@@ -197,7 +197,7 @@ def test_one_pass_is_chosen_if_it_is_as_good_as_the_leader(monkeypatch: pytest.M
     frame = frame_of({name: [0.0] * 5 for name in ("random", "lime", *regrets)})
     monkeypatch.setattr(study_results, "measured", lambda *_: frame)
     values = 1 - np.stack([*regrets.values()], 1)[:, :, None]
-    own = Drawn((*regrets, "best of the kind"), ("text",), np.concatenate([values, np.ones((9, 1, 1))], 1), 9, 9)
+    own = Drawn((*regrets, "best of the kind"), ("text",), np.concatenate([values, np.ones((9, 1, 1))], 1), 9, 9, 1)
     monkeypatch.setattr(study_results, "drawn", lambda *_: own)
     own.__dict__["largest_regret"] = np.concatenate([own.largest_regret[:, :4], np.full((9, 1), 9.0)], 1)
     found = study_results.chosen()
