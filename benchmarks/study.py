@@ -81,7 +81,7 @@ def measured(name: str, family: str, split: str, number: int, *, nth: int) -> di
     try:
         return {"commit": commit(), **known_of(name, family, split, number, nth)}
     except (ValueError, RuntimeError) as error:
-        return {"left out": "error", "why": str(error)}
+        return {"commit": commit(), "left out": "error", "why": str(error)}
 
 
 @cache
@@ -105,7 +105,8 @@ def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[
     if not right(KINDS[family], prediction, question, [*eligible, last]):
         return known | {"left out": "wrong"}
     gold = evidence_positions(instance, prediction, "gold")
-    assert {*gold} < {*eligible}, (family, number)
+    if not {*gold} < {*eligible}:
+        raise ValueError(f"gold {gold} is not among the eligible tokens {eligible}")
     known |= {"template": instance.template, "visible": visible, "eligible": eligible, "gold": gold}
     others = other_targets(prediction, question)
     targets = [prediction.target, *others.values()]
@@ -121,7 +122,7 @@ def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[
         run = method_of(method, {"progress": False, **given})
         try:
             found = timed(seconds, setting, partial(run, prediction))
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             refused[setting] = str(error)
             continue
         scores[setting] = short(found.scores[visible])

@@ -93,7 +93,7 @@ class Column(NamedTuple):
 def shown() -> tuple[str, ...]:
     """Return the settings of short tables: those of the decision, the best of each kind, and some others."""
     decided = [name for one in decisions().values() for name in (one.choice.champion, one.choice.leader)]
-    best = [name for kind in kinds_of(MODELS[0]) for name, _ in best_of(kind).values()]
+    best = [best_of(kind)[0] for kind in kinds_of(MODELS[0])]
     return tuple(dict.fromkeys([*decided, *study_results.RIVALS, *study_results.OF_ONE_PASS, *best, *SHOWN]))
 
 
@@ -170,11 +170,11 @@ def by_kind() -> Table:
     """Return the recommended setting of each kind, and the best setting on each model."""
     rows = list[list[str]]()
     for kind in kinds_of(MODELS[0]):
-        best = {model: (f"`{name}`", signed(one)) for model, (name, one) in best_of(kind).items()}
-        cells = chain.from_iterable(best.get(model, ("–", "–")) for model in MODELS)
-        rows.append([kind, f"`{study_results.recommended_for(kind)}`", *cells])
-    columns = [f"{name}, {of}" for name in SHORT.values() for of in ("best", f"best − `{recommended()}`")]
-    return Table("By kind", ["kind", "recommended", *columns], rows)
+        best, apart = best_of(kind)
+        cells = [signed(apart[model]) if model in apart else "–" for model in MODELS]
+        rows.append([kind, f"`{study_results.recommended_for(kind)}`", f"`{best}`", *cells])
+    columns = [f"its evidence − `{recommended()}`'s, {name}" for name in SHORT.values()]
+    return Table("By kind", ["kind", "recommended", "best on dev", *columns], rows)
 
 
 def over_kinds(model: str, endpoint: str = EVIDENCE, against: str = "") -> dict[str, Column]:
@@ -282,7 +282,7 @@ def counts() -> Table:
         line += map(str, (len(rows), *(why[name] for name in COUNTED), *have))
     heads = ("tried", *COUNTED, "with interventions", "with `heta`")
     columns = [f"{SHORT[model]} {split}: {head}" for model, split in places for head in heads]
-    fewest = f"fewer than {study_results.FEWEST} right answers in test on a model"
+    fewest = "less than a third of the right answers in test that the family with most has on a model"
     note = f"Families with {fewest} are left out on both: {listed(study_results.too_few())}."
     return Table("Prompts", ["family", "kind", *columns], [*lines.values()], note=note)
 

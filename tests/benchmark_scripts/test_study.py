@@ -146,7 +146,8 @@ def test_endpoints_of_a_prompt() -> None:
     chance = (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4
     assert found["evidence, visible"] == pytest.approx(1 / 2 - chance)
     assert found["room, evidence, visible"] == pytest.approx(1 - chance)
-    assert found["delete"] == pytest.approx(0.5) and found["sign, delete"] == 1
+    assert found["delete"] == pytest.approx(0.5)
+    assert found["sign, delete"] == pytest.approx(2 / 3)  # a score of 0 has no sign
     assert found["for, delete"] == pytest.approx(2 / 3)
     below = study_results.measures(ROW, np.array([3.0, 2.0, 2.0, np.nan]))
     chance = (1 + 1 / 2 + 1 / 3) / 3
