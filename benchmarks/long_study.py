@@ -4,6 +4,7 @@ Masked runs serve every method that needs them: all tokens alone, and a search w
 the fewer of them have these runs.
 """
 
+import sys
 from collections.abc import Iterator
 from functools import cache
 from time import process_time
@@ -80,9 +81,11 @@ def asked(name: str, kind: str) -> Iterator[tuple[int, tuple[Instance, Predictio
     return enumerate(answered(model(arm.model), "test", kind, arm.length))
 
 
-def run() -> None:
+def run(*arms: str) -> None:
+    """Measure the prompts of some arms, or of all, from where the stored outcomes end, and store the outcomes."""
     torch.set_num_threads(1)
-    OUTCOMES.measure(keys(), measured)
+    OUTCOMES.measure([key for key in keys() if not arms or key[0] in arms], measured)
+    OUTCOMES.pack()
 
 
 def measured(name: str, kind: str, number: int) -> dict[str, Any]:
@@ -194,3 +197,7 @@ def ranks(outcomes: list[dict[str, Any]], name: str) -> np.ndarray:
 
 def mean_of(values: np.ndarray, least: float = 0.0) -> Estimate:
     return estimate(values, range(len(values)), bounds=(least, 1))
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
