@@ -85,7 +85,8 @@ class Circuit:
         across = _columns(sorted({*changed, len(self.tokens) - 1, *read}), rows)
         low = max(0, min((node.layer for node in drawn.values()), default=0) - 2)
         width = min(MOST_WIDTH, max(LEAST_WIDTH, COLUMN * across[max(across)] + MARGIN))
-        lines = [line for part in title.split("\n") for line in wrap(drawable(part), round(width * 17))]
+        whole = [drawable(part).replace("' ", "'\N{NO-BREAK SPACE}") for part in title.split("\n")]  # tokens stay whole
+        lines = [line for part in whole for line in wrap(part, round(width * 17))]
         names = {place: drawable(cut(self.tokens[place].strip() or repr(self.tokens[place]), 14)) for place in across}
         labels = [f"{name}  {place}" for place, name in names.items()]
         with figure_style([*lines, *labels, drawable(self.answer)]):
