@@ -211,7 +211,7 @@ def test_a_hook_may_be_for_a_late_position() -> None:
 def test_a_method_that_needs_a_distribution_says_so(cache: Any) -> None:
     target = activation(STREAM, index=0)
     assert missing(["activation", STREAM], refusal(cache, target, method="attention_rollout")) == ""
-    assert missing(["activation", "leave_one_out"], refusal(cache, target, method="leave_one_out")) == ""
+    assert missing(["activation", "leave_one_out"], refusal(cache, target, method="leave_one_out", effect="kl")) == ""
     pair = (target, activation(STREAM, index=1, at=2))
     assert missing(["at=2", "second activation"], refusal(cache, pair)) == ""
     with pytest.raises(TypeError, match=rf"one of index=, direction= and function=.*'{STREAM}', index=0\)$"):

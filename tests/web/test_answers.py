@@ -211,7 +211,7 @@ def test_a_chat_is_explained_and_changed() -> None:
     assert found.scores.equal(expected.scores) and found.messages is not None
     place, target = chat.messages[0].positions[1], found.target
     change = answers.change(Question(CHAT, at=0), Change([place], "mask"))
-    assert change["kl"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
+    assert change["drop"] == pytest.approx(float(expected.scores[place]), abs=1e-5)
     text = chat.text[slice(*chat.offsets[place])].replace("c", "d")
     put = model.tokenizer.encode(text, add_special_tokens=False)
     ids = chat.tokens[0].tolist()
