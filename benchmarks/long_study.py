@@ -164,9 +164,10 @@ BUDGET = ["method", "prompts of", "runs a token", "n", "same first token", "firs
 
 def found(by_arm: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
     """Yield, by method, the share of prompts whose first token is evidence, and the reciprocal rank; best first."""
-    names = dict.fromkeys(name for own in by_arm.values() for one in own for name in one["ranks"])
-    for name in sorted(names, key=lambda name: -ranks(next(iter(by_arm.values())), name).mean()):
-        cells = [ranks([one for one in own if name in one["ranks"]], name) for own in by_arm.values()]
+    rows = dict[str, list[np.ndarray]]()
+    for name in dict.fromkeys(name for own in by_arm.values() for one in own for name in one["ranks"]):
+        rows[name] = [ranks([one for one in own if name in one["ranks"]], name) for own in by_arm.values()]
+    for name, cells in sorted(rows.items(), key=lambda row: -row[1][0].mean()):
         yield [
             f"`{name}`",
             *(f"{(own == 1).mean():.2f}; {written(mean_of(own))}" if len(own) else "–" for own in cells),
