@@ -31,19 +31,19 @@ class Outcomes:
         return KEPT / f"{self.name}.jsonl.xz"
 
     def pack(self) -> None:
-        """Compress the outcomes into the repository."""
-        self.packed.write_bytes(lzma.compress(self.path.read_bytes(), preset=9))
+        """Compress the outcomes into the repository, if some were measured here."""
+        if self.path.exists():
+            self.packed.write_bytes(lzma.compress(self.path.read_bytes(), preset=9))
 
     def stored(self) -> dict[Key, Any]:
         """Return the outcomes that the repository holds."""
         return _outcomes(lzma.decompress(self.packed.read_bytes()))
 
     def read(self) -> dict[Key, Any]:
-        """Return all outcomes in the order of measurement, from those that were packed on; without a line cut short."""
-        if not self.path.exists() and self.packed.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.path.write_bytes(lzma.decompress(self.packed.read_bytes()))
-        return _outcomes(self.path.read_bytes()) if self.path.exists() else {}
+        """Return all outcomes in the order of measurement, or those of the repository; without a line cut short."""
+        if self.path.exists():
+            return _outcomes(self.path.read_bytes())
+        return self.stored() if self.packed.exists() else {}
 
     def of(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], int]:
         """Return the outcomes of these keys in their order, and the number of missing outcomes."""
@@ -54,9 +54,14 @@ class Outcomes:
     def measure(
         self, keys: Iterable[Key], measured: Callable[..., Any], done: Mapping[Key, Any] | None = None
     ) -> dict[Key, Any]:
-        """Measure the missing outcomes by their keys, write each to the disk at once, and return them."""
+        """Measure the missing outcomes by their keys, write each to the disk at once, and return them.
+
+        A machine without outcomes continues from those of the repository.
+        """
         found, done = dict[Key, Any](), self.read() if done is None else done
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists() and self.packed.exists():
+            self.path.write_bytes(lzma.decompress(self.packed.read_bytes()))
         with self.path.open("a+b") as file:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut short

@@ -30,8 +30,8 @@ from heta_lens.prediction.target import log_softmax
 class LeaveOneOut(WithForwards):
     """Leave-one-out: the change of the prediction when one token is masked.
 
-    ``a_i = g(X) - g(X with i masked)``, above 0 where i speaks for the target; g is its log-probability. With
-    ``effect="kl"``, ``KL(P ‖ P with i masked)``.
+    ``a_i = g(X) - g(X with i masked)``, where g is the target's log-probability: above 0 speaks for the target. With
+    ``effect="kl"``, ``a_i = KL(P ‖ P with i masked)``.
 
     - ``effect``: the drop of the target's ``log_prob`` (of a function or an activation: of its number), or ``kl``, how
       far the whole distribution moves

@@ -7,9 +7,9 @@
   const quoted = text => `“${text.trim() || text}”`;
 
   /** The question, which a reload restores with the ``entries`` of the history and what was tested; ``explanations`` has the results by method. */
-  const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: [...facts.first], shown: facts.first[0], tokens: 20 };
+  const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: [...facts.first], shown: facts.first[0], tokens: 20, pinned: { positions: [], text: "", last: -1 }, outcome: null, circuit: null };
   const explanations = new Map(), later = new Map();  // the seconds that a method would take, which waits for a click
-  let pinned = { positions: [], text: "", last: -1 }, request = new AbortController(), running = new Set();
+  let request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
@@ -298,8 +298,7 @@
     state.outcome = null;
   };
   const pin = (positions, text, last = -1) => {
-    pinned = { positions, text, last };
-    Object.assign(state, { pinned, circuit: null });
+    Object.assign(state, { pinned: { positions, text, last }, circuit: null });
     $("#pinned").textContent = positions.length ? `If ${text} at ${positions.length > 1 ? `${positions[0]}–${positions.at(-1)}` : positions[0]} …` : form.hidden ? "Click a single token of the answer to ask what would change it." : "Click a token of the prompt above, and choose what happens to it.";
     form.querySelectorAll("button").forEach(button => { button.disabled = !positions.length; });
     $("#through").disabled ||= positions.includes(last);  // from there the prediction is read
@@ -328,12 +327,12 @@
     button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}: click again to start` : "How does it get there? (masked)";
     button.onclick = () => {
       const unfinished = incomplete();
-      start(signal => findComponents(pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
+      start(signal => findComponents(state.pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
     };
   };
   const findComponents = async (positions, patient, signal) => {
     for await (const message of post("components", { question: question(), positions, patient }, signal)) {
-      if (positions !== pinned.positions) return;
+      if (positions !== state.pinned.positions) return;
       if (message.later) howButton(message.later);
       else if (!message.html) say(`components: ${message.waiting ? "waiting for the model" : percent(message.done)}`, false, "off");
       else {
@@ -351,7 +350,7 @@
   };
   form.onsubmit = async event => {
     event.preventDefault();
-    const { positions, text } = pinned, how = fields.how.value, done = `With ${text} ${PARTICIPLES[how]()}`;
+    const { positions, text } = state.pinned, how = fields.how.value, done = `With ${text} ${PARTICIPLES[how]()}`;
     const last = fields.counterfactual.value, counterfactual = typeof state.prompt === "string" ? last : [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: last }];
     const methods = [...explanations.keys()], results = methods.map(name => explanations.get(name).result), unfinished = incomplete();
     const change = { positions, how, text: fields.text.value, counterfactual, layer: +fields.layer.value, results };
@@ -419,7 +418,7 @@
   const drawForms = () => {
     $("#what-if").hidden = false;
     form.hidden = other.hidden = state.at === null;
-    if (!pinned.positions.length) pin([], "");  // the hint depends on what is explained
+    if (!state.pinned.positions.length) pin([], "");  // the hint depends on what is explained
   };
 
   // ---------------------------------------------------------------------------------------------------------- history
@@ -479,7 +478,7 @@
   $("#history").ontoggle = () => $("#history").open && listHistory();
   $("#history > button").onclick = async () => { if (confirm("Delete all explanations in the history?")) await fetch("history", { method: "DELETE" }); listHistory(); };
   Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
-  const tested = { ...state };
+  const { pinned, outcome, circuit } = state;  // a new view has none
   $("#tokens").value = state.tokens;
   drawPrompt();
   drawAnswer();
@@ -493,9 +492,9 @@
       for await (const message of post(`history/${entry}`, {}, signal)) explanations.set(method, { ...message, whole: true });
     }
     show(explanations.has(state.shown) ? state.shown : finished[0][0]);
-    if (!tested.pinned?.positions.length) return;
-    pin(tested.pinned.positions, tested.pinned.text, tested.pinned.last);
-    Object.assign(state, { outcome: tested.outcome, circuit: tested.circuit });
+    if (!pinned.positions.length) return;
+    pin(pinned.positions, pinned.text, pinned.last);
+    Object.assign(state, { outcome, circuit });
     if (state.outcome) drawOutcome(...state.outcome);
     if (state.circuit) drawCircuit();
     save();

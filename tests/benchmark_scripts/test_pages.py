@@ -66,3 +66,5 @@ def test_an_interrupted_measurement_resumes(tmp_path: Path, monkeypatch: pytest.
     kept.pack()
     kept.path.unlink()  # as on another machine
     assert kept.stored() == kept.read() and kept.of([(4, "x")]) == ({(4, "x"): {"square": 16}}, 0)
+    assert not kept.path.exists() and [*kept.measure([(5, "x")], measured)] == [(5, "x")]
+    assert [*kept.read()] == [(0, "x"), (1, "x"), (2, "x"), (4, "x"), (5, "x")]
