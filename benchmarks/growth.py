@@ -159,7 +159,7 @@ SHOWN = ("`fast`", "`flash_trace`", "`leave_one_out`, 64 runs", "`context_cite`"
 
 
 def figure(cells: dict[str, list[dict[str, Any]]]) -> Any:
-    """Draw time and memory over the length, every line named at its end; what is estimated is dotted."""
+    """Draw time and memory over the length; what is estimated is dotted."""
     drawn, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for axis, (of, unit, title) in zip(
         axes, [("seconds", 60, "minutes of one core"), ("bytes", 2**30, "GiB beyond the model")], strict=True

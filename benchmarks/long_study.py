@@ -149,16 +149,18 @@ def agree(exact: Tensor, searched: Tensor) -> tuple[bool, float, float]:
 
 # -------------------------------------------------------------------------------------------------------------- tables
 def tables() -> list[Table]:
-    outcomes, missing = OUTCOMES.of(keys())
-    by_arm = {name: [own for (of, *_), own in outcomes.items() if of == name] for name in ARMS}
-    rows = ([], []) if missing else (list(found(by_arm)), list(budgets(by_arm)))
+    """Return the tables of the arms that have outcomes; a column says how many of how many prompts were measured."""
+    outcomes, _ = OUTCOMES.of(keys())
+    by_arm = {arm: [own for (of, *_), own in outcomes.items() if of == arm] for arm in ARMS}
+    by_arm = {arm: own for arm, own in by_arm.items() if own}
+    heads = [f"{arm}, {len(own)} of {ARMS[arm].prompts} prompts" for arm, own in by_arm.items()]
     return [
-        Table("Evidence", ["method", *(f"{name} (n = {len(own)})" for name, own in by_arm.items())], rows[0], missing),
-        Table("A budget against every token", BUDGET, rows[1], missing),
+        Table("Evidence", ["method", *heads], [*found(by_arm)]),
+        Table("A budget against every token", BUDGET, [*budgets(by_arm)]),
     ]
 
 
-BUDGET = ["method", "prompts of", "runs a token", "n", "same first token", "first ten in common", "ρ",
+BUDGET = ["method", "prompts of", "runs a token", "prompts", "same first token", "first ten in common", "ρ",
           "evidence, every token", "evidence, budget", "time over every token's"]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import growth, memory, throughput
+from benchmarks import growth, long_study, memory, pages, throughput
 from benchmarks.throughput import PROMPTS, Timing
 
 
@@ -23,6 +23,12 @@ def test_cells_continue_what_was_measured_and_no_line_leads_to_one_that_was_kill
     for axis in growth.figure(dict.fromkeys(growth.SHOWN, cells)).axes:
         lines = {line.get_linestyle(): max(line.get_xdata()) for line in axis.get_lines()}
         assert lines == {"-": 20, ":": 40}
+
+
+def test_the_tables_of_long_prompts_are_those_of_the_stored_outcomes() -> None:
+    page = pages.PAGES["growth"].read_text(encoding="utf-8")
+    for table in long_study.tables():
+        assert len(table.rows) > 3 and f"## {table.title}\n\n{table.text}" in page
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
