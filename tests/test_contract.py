@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked, missing
 from helpers.evaluating import demo
 from heta_lens import METHODS, Attribution, activation, attribute, attribute_span
+from heta_lens.methods.base import Method, Scores, Work
 from heta_lens.methods.contract import FIXED, UNITS
+from heta_lens.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.both_lines
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
@@ -115,3 +117,26 @@ def test_a_function_has_no_contract_even_with_a_methods_name() -> None:
     for named in (found, replace(found, method="random")):
         assert "a function of yours" in named.contract().score
     assert found.contract().fixed == "not known of this method"
+
+
+def test_a_class_that_is_not_registered_says_what_its_scores_are() -> None:
+    @dataclass(frozen=True, eq=False, kw_only=True)
+    class Length(Method):
+        """The length of a token.
+
+        ``a_i = letters(i)``, which no model changes.
+        """
+
+        name: ClassVar = "length_of_this_test"
+        family: ClassVar = "control"
+        cost: ClassVar = "nothing"
+
+        def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
+            return Work()
+
+        def explain(self, prediction: Prediction) -> Scores:
+            return Scores(prediction.ids.double())
+
+    found = asked(method=Length()).contract()
+    assert found.score.startswith("length_of_this_test: a_i = letters(i), which no model changes; ")
+    assert found.fixed == FIXED["control"]

@@ -30,6 +30,7 @@ ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
 OF_LOGITS: frozenset[Kind] = frozenset(KINDS) - {"activation"}
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
+LOADED: dict[str, type["Method"]] = {}  # classes by name, which an attribution's contract is read from
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
 WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out'"
 
@@ -93,6 +94,8 @@ class Method(Options, ABC):
         if "name" in vars(cls):
             facts = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
             cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
+            if "function" not in vars(cls):  # a function may have a method's name
+                LOADED[cls.name] = cls
 
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]

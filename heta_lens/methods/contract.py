@@ -10,7 +10,7 @@ from typing import Any
 from heta_lens._util.target_kinds import Activation, described
 from heta_lens._util.text import counted, cut, single_line
 from heta_lens.attribution import Attribution, Contract
-from heta_lens.methods.base import Method
+from heta_lens.methods.base import LOADED, Method
 from heta_lens.methods.registry import METHODS
 from heta_lens.plots.titles_and_notes import score_formula
 from heta_lens.span_attribution import SpanAttribution
@@ -40,12 +40,11 @@ def contract(result: Attribution | SpanAttribution) -> Contract:
         explained = f"the next token after {context}: {target}"
     hooks = f"{known.user_hooks or 'no'} hook{'s' * (known.user_hooks != 1)} of the user"
     read = all(isinstance(step.target, Activation) for step in steps)
-    fixed = method and (method.fixed or FIXED.get(method.family))
     return Contract(
         single_line(explained),
         _eligible(steps[0], context, "the first of them" if isinstance(result, SpanAttribution) else "it"),
         f"{'an activation of' if read else 'next-token prediction by'} {_model(of)}, with {hooks}",
-        fixed or "not known of this method",
+        (method and (method.fixed or FIXED.get(method.family))) or "not known of this method",
         _score(of, steps, method, unit(result)),
     )
 
@@ -63,12 +62,10 @@ def unit(result: Attribution | SpanAttribution) -> str:
 def _method(name: str, options: Mapping[str, Any]) -> type[Method] | None:
     """Return the method of a name, with its options; a user's function may have a method's name, and has none.
 
-    Only listed names are looked up: a file must not make a module be imported.
+    Only listed names and loaded classes are looked up: a file must not make a module be imported.
     """
-    if name not in [*METHODS]:
-        return None
-    method = METHODS[name]
-    own = {entry.name for entry in fields(method)} - {"progress"}
+    method = METHODS[name] if name in [*METHODS] else LOADED.get(name)
+    own = {entry.name for entry in fields(method)} - {"progress"} if method else {*()}
     return method if not own or own & options.keys() else None
 
 
