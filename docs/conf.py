@@ -47,12 +47,18 @@ html_static_path, html_css_files = ["style"], ["site.css"]
 html_copy_source = html_show_sourcelink = False
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
-shutil.copytree(ROOT / "notebooks", HERE / "notebooks", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py"))
+BESIDE = ("notebooks", "benchmarks")  # folders whose pages are also on the site
+for folder in BESIDE:
+    shutil.copytree(
+        ROOT / folder, HERE / folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py", "tables", "measured")
+    )
 
 
 def pictures(app: Any, page: str, source: list[str]) -> None:  # noqa: ARG001
-    """Let the pictures follow the switch of the site, and not only the system, and find notebooks, as GitHub does."""
-    text = source[0].replace("](../notebooks/", "](notebooks/")
+    """Let the pictures follow the switch of the site, and not only the system, and find other pages, as GitHub does."""
+    text = source[0].replace("](../docs/", "](../")
+    for folder in BESIDE:
+        text = text.replace(f"](../{folder}/", f"]({folder}/")
     source[0] = PICTURE.sub(r"![\g<alt>](\g<light>){.only-light}\n![\g<alt>](\g<dark>){.only-dark}", text)
 
 
