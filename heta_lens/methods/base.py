@@ -32,7 +32,7 @@ UNTITLED = {"batch", "progress", "seed"}  # options that do not make another sco
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LOADED: dict[str, type["Method"]] = {}  # classes by name, which an attribution's contract is read from
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
-WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out'"
+WAY_OUT = "name a single token, or choose a method that explains it, such as 'leave_one_out' (effect='log_prob')"
 
 
 class NotApplicable(ValueError):
