@@ -90,11 +90,12 @@ addEventListener("message", event => {{
 </script>"""
 PAGES = sorted(path.stem for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".rst"))
 NOTEBOOKS = sorted(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))
+MEASURED = sorted(f"benchmarks/{path.stem}" for path in (ROOT / "benchmarks").glob("*.md"))
 
 
 @needs_browser
 @pytest.mark.parametrize(("width", "mode"), [(1280, "light"), (1280, "dark"), (400, "light")])
-@pytest.mark.parametrize("name", [*PAGES, *NOTEBOOKS])
+@pytest.mark.parametrize("name", [*PAGES, *NOTEBOOKS, *MEASURED])
 def test_a_page_is_accessible_and_fits_the_window(site: Path, name: str, width: int, mode: str, tmp_path: Path) -> None:
     script = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     page = read(site, name).replace("<head>", f"<head>{WATCH}", 1)
