@@ -41,6 +41,12 @@ BOTH_LINES = ("model", "prediction", "causal", "real", "whole")
 """Folders whose tests meet what differs between the two lines of TransformerLens; other tests are marked one by one."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Let one more process than there are cores run tests: some of these wait for browsers and commands."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by tier: on both lines, and the cases of each test that are left to a later tier."""
