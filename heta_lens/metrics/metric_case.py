@@ -87,7 +87,7 @@ class MetricCase:
 Value: TypeAlias = float | tuple[float, ...] | str
 """A number, a pair of numbers, or the reason for the lack of a number."""
 Evaluator: TypeAlias = Callable[[MetricCase], Mapping[str, Value] | Value]
-Better: TypeAlias = Literal["more", "less", "nearer 0"]
+Better: TypeAlias = Literal["more", "less"]
 
 BUILT_IN = "heta_lens"
 

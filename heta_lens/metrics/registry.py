@@ -268,7 +268,7 @@ def as_metric(name: str, value: Any, origin: str) -> Metric:
         if not callable(value):
             raise TypeError(f"{value!r} is neither a Metric nor a function")
         if not hasattr(value, "better"):
-            way = "set better to 'more', 'less' or 'nearer 0' on the function"
+            way = "set better to 'more' or 'less' on the function"
             raise ValueError(f"metric {name}: it declares no direction: {way}")
         known = {field.name for field in fields(Metric)} - {"evaluate"}
         declared = {key: given for key, given in getattr(value, "__dict__", {}).items() if key in known}

@@ -24,7 +24,7 @@ from heta_lens.evaluation.statistics import corrected
 METRICS = {
     "dsa": {"title": "Sentence share", "better": "more", "low": -1.0, "high": 1.0, "cost": "nothing"},
     "error": {"title": "Error", "better": "less", "low": 0.0, "high": None},
-    "bias": {"title": "Bias", "better": "nearer 0", "variant": "of sums", "source": "ours."},
+    "bias": {"title": "Bias", "better": "less", "variant": "of sums", "source": "ours."},
     "soft_nc": {"title": "Soft-NC", "better": "more", "aggregate": "log_ratio"},
     "absent": {"title": "", "better": "more"},
 }
@@ -48,7 +48,7 @@ RUNS: dict[str, Any] = {
 }
 N = 24  # instances, of 8 templates
 DSA = {"ours": 0.75, "lime samples=80": 0.5, "half": 0.7, "a|b <i>": 0.25}
-BIAS = {"ours": -0.5, "lime samples=80": -0.125, "half": 0.25, "a|b <i>": -1.0}
+BIAS = {"ours": 0.5, "lime samples=80": 0.125, "half": 0.25, "a|b <i>": 1.0}
 OWN = {"ours": 0.8, "lime samples=80": 0.0, "half": 0.8, "a|b <i>": 0.2}
 
 
@@ -139,10 +139,7 @@ def test_a_metric_whose_intervals_are_all_infinite_gives_no_information(tmp_path
     assert "No information about these methods on these prompts: Soft-NC (" in (folder / "report.md").read_text()
 
 
-def test_what_is_best_near_0_is_compared_by_its_distance(found: Summary) -> None:
-    half, even = found.cells["bias", "half"].difference, range(0, 12, 2)
-    assert half is not None
-    assert half.value == pytest.approx(abs(mean_of("half", "bias", even)) - abs(mean_of("ours", "bias", even)))
+def test_of_what_should_be_low_the_lowest_is_best(found: Summary) -> None:
     assert mark(found, found.metrics["bias"], "lime samples=80") == BETTER
     assert mark(found, found.metrics["bias"], "a|b <i>") == WORSE
     assert found.ranked(found.metrics["bias"])[0] == "lime samples=80"

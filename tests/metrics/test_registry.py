@@ -58,7 +58,7 @@ def longest(case: Any) -> float:
 
 
 longest.better = "less"  # type: ignore[attr-defined]
-OTHER = Metric("Other", longest, better="nearer 0", variant="of another package", source="somebody")
+OTHER = Metric("Other", longest, better="more", variant="of another package", source="somebody")
 
 
 def undirected(_: Any) -> float:
@@ -94,7 +94,7 @@ def test_metrics_of_other_packages_are_listed_with_their_origin(plugins: Callabl
     ("name", "value", "message"),
     [
         ("broken", "missing", "'broken' of .*'missing'"),
-        ("undirected", "undirected", "set better to 'more', 'less' or 'nearer 0'"),
+        ("undirected", "undirected", "set better to 'more' or 'less'"),
         ("sideways", "sideways", "better='sideways'"),
         ("text", "__doc__", "neither a Metric nor a function"),
         ("f1", "longest", "rename the entry point"),

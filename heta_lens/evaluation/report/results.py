@@ -1,7 +1,7 @@
 """The content of a report: estimates by metric and method, differences from a reference, missing values, costs."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import islice
@@ -9,7 +9,6 @@ from math import inf, isinf, isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from heta_lens._util.text import counted
@@ -28,11 +27,6 @@ from heta_lens.evaluation.statistics import (
 
 SIGNIFICANT = 0.05
 REASONS = 3  # shown for a cell; missing.csv has all
-GOODNESS: Mapping[str, Callable[[float], float]] = {
-    "more": lambda value: value,
-    "less": lambda value: -value,
-    "nearer 0": lambda value: -abs(value),
-}
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Measure:
         return cls(name, metric.get("title") or name, **values)
 
     def goodness(self, value: float) -> float:
-        return GOODNESS[self.better](value)
+        return value if self.better == "more" else -value
 
     def verdict(self, difference: Difference | None, p: float | None) -> int:
         """Return 1 for a better method, -1 for a worse method, 0 if chance may explain the difference."""
@@ -67,12 +61,6 @@ class Measure:
     @property
     def aggregated_by(self) -> Aggregate:
         return AGGREGATES[self.aggregate].aggregate
-
-    @property
-    def compared_by(self) -> Aggregate:
-        """The aggregate that compares methods: the distance from 0 if values near 0 are better."""
-        aggregate = self.aggregated_by
-        return (lambda means: np.abs(aggregate(means))) if self.better == "nearer 0" else aggregate
 
     @property
     def bounds(self) -> Bounds | None:
@@ -176,7 +164,7 @@ class MetricResults:
         """Compare two methods on the instances with values of both methods."""
         first, second = self.values[method].align(self.values[other], join="inner", axis="index")
         clusters = [self.clusters[instance] for instance in first.index]
-        aggregate, bounds = self.metric.compared_by, self.metric.bounds
+        aggregate, bounds = self.metric.aggregated_by, self.metric.bounds
         return difference(first.to_numpy(), second.to_numpy(), clusters, aggregate, bounds)
 
 
@@ -316,11 +304,10 @@ def meaning(metric: Measure) -> str:
         "mean": "a mean over instances",
         "log_ratio": "ln of the sum over instances, divided by that of random scores",
     }[metric.aggregate]
-    distances = " The difference is that of the distances from 0." if metric.better == "nearer 0" else ""
     details: Mapping[str, str] = {"Variant": metric.variant, "Source": metric.source, "Cost": metric.cost}
     more = "".join(f" {name}: {text.rstrip('.')}." for name, text in details.items() if text)
     direction = f"{metric.name}: {metric.better} is better; {aggregate}"
-    return f"{direction}{f', {bounds}' if bounds else ''}.{distances}{more}"
+    return f"{direction}{f', {bounds}' if bounds else ''}.{more}"
 
 
 def options(options: Mapping[str, Any]) -> str:
