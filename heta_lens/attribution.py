@@ -75,10 +75,14 @@ class ScoredList(list[Group]):
         return "\n".join([*lines, *more])
 
 
+def ends(positions: Sequence[int]) -> str:
+    """Return the first position and the last."""
+    return "–".join(map(str, dict.fromkeys((*positions[:1], *positions[-1:]))))
+
+
 def _cells(group: Scored | ScoredMessage) -> tuple[str, str, str]:
-    ends = dict.fromkeys((group.positions[0], group.positions[-1])) if group.positions else ()
     role = f"{group.role}: " if isinstance(group, ScoredMessage) else ""
-    return f"{group.score:.4g}", "–".join(map(str, ends)), role + cut(repr(group.text), PRINTED_CELLS)
+    return f"{group.score:.4g}", ends(group.positions), role + cut(repr(group.text), PRINTED_CELLS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +154,17 @@ class Result(ABC):
 
         Signed scores put first the tokens that speak most for the target, and last the tokens that speak against the
         target. ``special=True`` includes the ``hidden`` tokens. A span has the sums of the tokens before the span.
+        Tokens that a search left together count as one, with their sum.
         """
         check_at_least("k", k, 0, whole=True)
-        summed = self.summed
-        order = summed.scores.argsort(descending=True, stable=True)
-        rows = order[~summed.hidden[order] | special][:k].tolist()
-        return ScoredList(_scored(summed, [row])._replace(text=summed.tokens[row]) for row in rows)
+        summed, together = self.summed, dict[int, list[int]]()
+        unit, scores = summed.positions.clone(), summed.scores.tolist()
+        for start, stop, _ in summed.diagnostics.masked_together or ():
+            unit[(unit >= start) & (unit < stop)] = start
+        for row in (~summed.hidden | special).nonzero()[:, 0].tolist():
+            together.setdefault(int(unit[row]), []).append(row)
+        highest = sorted(together.values(), key=lambda rows: -sum(scores[row] for row in rows))[:k]
+        return ScoredList(_scored(summed, rows, single=summed.tokens[rows[0]]) for rows in highest)
 
     def by_word(self) -> ScoredList[Scored]:
         """Return the scores of whitespace-separated words; special and blank tokens stand alone.
@@ -428,12 +437,14 @@ def _sentences(attribution: Attribution, rows: Sequence[int]) -> list[list[int]]
     return sorted(found)
 
 
-def _scored(attribution: Attribution, rows: Sequence[int]) -> Scored:
+def _scored(attribution: Attribution, rows: Sequence[int], single: str = "") -> Scored:
+    """Return the score of some tokens with their text; ``single`` is the text of one alone."""
     if not rows:
         return Scored("", 0.0, ())
     shown = attribution.text[int(attribution.offsets[rows[0], 0]) : int(attribution.offsets[rows[-1], 1])]
     score = float(attribution.scores[rows].sum())
-    return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
+    shown = single if single and len(rows) == 1 else shown.strip() or shown
+    return Scored(shown, score, tuple(attribution.positions[rows].tolist()))
 
 
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"]) -> Attribution:

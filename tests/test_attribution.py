@@ -35,6 +35,17 @@ def test_the_top_leaves_out_what_is_hidden_unless_that_is_all():
     assert not none.hidden.any() and none.top() == none.top(special=True)
 
 
+def test_tokens_that_a_search_left_together_count_once_with_their_sum():
+    made = attribution(["a", "The", *TOKENS[2:]], (0.5, -1.0, 1.0, 1.5, 1.5, -0.25), signed=True)
+    known = {**made.diagnostics, "masked_together": ((0, 2, 0.1), (3, 5, 0.4))}
+    made = replace(made, diagnostics=Diagnostics.of(known))
+    assert made.top() == [("sat", 3.0, (3, 4)), (" cat", 1.0, (2,)), (TOKENS[5], -0.25, (5,)), ("aThe", -0.5, (0, 1))]
+    assert "most against the target: 'aThe' at 0–1, -0.5" in made.notes
+    listed = repr(made).splitlines()
+    assert listed[1].split()[:3] == ["3–4", "'sat'", "3"] and listed[2].split()[0] == "2"
+    assert made.without([4]).top(1)[0] == (" s", 1.5, (3,))
+
+
 def test_signed_scores_are_ranked_by_score():
     made = attribution(["a", "The", *TOKENS[2:]], (1.0, -3.72, 0.5, 4.0, 0.0, -0.5), signed=True)
     assert [one.score for one in made.top(4)] == [4.0, 1.0, 0.5, 0.0]

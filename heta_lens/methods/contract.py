@@ -18,8 +18,7 @@ from heta_lens.span_attribution import SpanAttribution
 FIXED = {
     "gradient": "the weights and the other tokens; attention and norms move with the embeddings",
     "perturbation": "the weights and the tokens that are left as they are; all that follows from them is computed anew",
-    "attention": "the one run that is in the cache: nothing is run with another prompt",
-    "hidden_states": "the one run that is in the cache: nothing is run with another prompt",
+    **dict.fromkeys(("attention", "hidden_states"), "the one run that is in the cache: no other prompt is run"),
     "generation": "the weights; the model writes its own continuations",
     "control": "everything: the model is not asked",
 }

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heta_lens._util.text import cut, legible, single_line, text_table
-from heta_lens.attribution import TEMPLATE, Attribution
+from heta_lens.attribution import TEMPLATE, Attribution, ends
 from heta_lens.plots.coloured_text import folds
 from heta_lens.plots.scales import ColouredScores, last_row, percent_of, scaled_tokens, shade_of, share_note, tint
 from heta_lens.plots.titles_and_notes import named_parts, notes, score_formula, title
@@ -28,15 +28,18 @@ MESSAGE_CELLS = 40  # of a message's text
 def summary(result: Attribution | SpanAttribution) -> str:
     """Return the title, the highest scores as bars, and the notes."""
     scored = result.summed
+    every, row = scored.top(len(scored)), last_row(scored)
     largest = float(scored.scores[scaled_tokens(scored)].abs().max()) or 1.0
-    highest, count, row = scored.top(8), int((~scored.hidden).sum()), last_row(scored)
+    largest = max([largest, *(abs(score) for _, score, positions in every if len(positions) > 1)])
     last, rows = None if row is None else int(scored.positions[row]), []
-    for token, score, (position,) in highest:
-        mark, share = LAST if position == last else "", abs(score) / largest
+    width = max(5, *(len(ends(own.positions)) for own in every[:8]))
+    for token, score, positions in every[:8]:
+        mark, share = LAST if positions == (last,) else "", abs(score) / largest
         shown = set_cell_size(cut(repr(token), 24 - len(mark)) + mark, 24)
         bar = "█" * round(BAR_CELLS * min(1.0, share)) + "▶" * (share > 1)
-        rows.append(f"{position:>5}  {shown} {score:>11.4g}  {bar}")
-    some = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
+        rows.append(f"{ends(positions):>{width}}  {shown} {score:>11.4g}  {bar}")
+    units = "tokens" if scored.measured.all() else "tokens and spans"
+    some = [f"the {len(rows)} highest of {len(every)} {units}"] if len(rows) < len(every) else []
     return "\n".join([title(scored), *rows, *some, *notes(result)])
 
 
@@ -107,22 +110,23 @@ def _legend(colours: ColouredScores) -> Text:
 def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
     highest, end = attribution.top(top, special=special), last_row(attribution)
-    rows = [place[token.positions[0]] for token in highest]
+    groups = [[place[position] for position in token.positions] for token in highest]
     columns = {
-        "position": [str(token.positions[0]) for token in highest],
-        "token": [repr(attribution.tokens[row]) + LAST * (row == end) for row in rows],
-        "score": _with_errors(attribution, rows),
+        "position": [ends(token.positions) for token in highest],
+        "token": [cut(repr(own.text), 40) + LAST * (rows == [end]) for own, rows in zip(highest, groups, strict=True)],
+        "score": _with_errors(attribution, groups),
         "share": [percent_of(attribution.scores, token.score) for token in highest],
-        **{name: [f"{part:.4g}" for part in part[rows].tolist()] for name, part in named_parts(attribution).items()},
+        **{of: [f"{float(part[rows].sum()):.4g}" for rows in groups] for of, part in named_parts(attribution).items()},
     }
     return text_table([*columns], zip(*columns.values(), strict=True), [*columns][2:])
 
 
-def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
+def _with_errors(attribution: Attribution, groups: list[list[int]]) -> list[str]:
     errors = attribution.standard_errors.get("scores")
-    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.1g}" for row in rows]
+    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.1g}" for row, *_ in groups]
     width = max(map(len, shown), default=0)  # aligns the scores
-    return [f"{float(attribution.scores[row]):.4g}{error:{width}}" for row, error in zip(rows, shown, strict=True)]
+    sums = [float(attribution.scores[rows].sum()) for rows in groups]
+    return [f"{score:.4g}{error:{width}}" for score, error in zip(sums, shown, strict=True)]
 
 
 def _messages(attribution: Attribution, *, special: bool) -> Table:

@@ -10,8 +10,8 @@ from heta_lens._util.presets import NO_SIGNS, as_preset
 from heta_lens._util.python import provided
 from heta_lens._util.target_kinds import Activation, Side, described, of_logits, sides
 from heta_lens._util.text import counted, cut, probability, single_line, visible
-from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import percent, share_note, token_at
+from heta_lens.attribution import Attribution, ends
+from heta_lens.plots.scales import percent, share_note
 from heta_lens.span_attribution import SpanAttribution
 
 SIGNED = "have either sign: above 0 speaks for the target"
@@ -151,12 +151,11 @@ def search_note(attribution: Attribution) -> str:
 
 
 def _most_against(attribution: Attribution) -> str:
-    """Return the token that speaks most against the target, which is last in a list of the highest scores."""
-    scores = attribution.scores * ~attribution.hidden
-    if _direction(attribution) != SIGNED or not (scores < 0).any():
+    """Return what speaks most against the target, which is last in a list of the highest scores."""
+    lowest = min(attribution.top(len(attribution)), key=lambda own: own.score, default=None)
+    if lowest is None or lowest.score >= 0 or _direction(attribution) != SIGNED:
         return ""
-    row = int(scores.argmin())
-    return f"most against the target: {token_at(attribution, row)}, {float(scores[row]):.4g}"
+    return f"most against the target: {cut(repr(lowest.text), 24)} at {ends(lowest.positions)}, {lowest.score:.4g}"
 
 
 def _unfinished_integral(attribution: Attribution) -> str:
