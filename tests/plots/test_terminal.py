@@ -15,6 +15,7 @@ from helpers.attributions import double, of_chat, uncertain
 from heta_lens import plots
 from heta_lens._util.text import text_table
 from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.scales import BLUE, tint
 
 # ------------------------------------------------------------------------------------------------------------- terminal
@@ -96,6 +97,15 @@ def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution
     assert head == ["position", "token", "score", "share", "gate", "curvature", "information"]
     highest = attribution.top(3, special=True)
     assert [int(row[0]) for row in rows(text)[:3]] == [at for token in highest for at in token.positions]
+
+
+def test_what_a_search_left_together_is_a_row_with_the_sums_of_scores_and_parts() -> None:
+    made = uncertain()
+    known = {name: fact for name, fact in made.diagnostics.items() if name != "standard_errors"}
+    made = replace(made, diagnostics=Diagnostics.of({**known, "masked_together": ((3, 5, 0.4),)}))
+    (row,) = (row for row in rows(plain(made)) if row[0] == "3–4")
+    sums = [float(part[3:5].sum()) for part in made.parts.values()]
+    assert row[1:3] == ["'sat'", "3"] and [float(part) for part in row[4:]] == sums[-len(row[4:]) :]
 
 
 def test_scores_have_shares_and_standard_errors_where_there_are_any() -> None:
