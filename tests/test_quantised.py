@@ -34,6 +34,14 @@ def test_every_kind_of_curvature_takes_them(variant: str) -> None:
     torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-6 * float(plain.abs().max()))
 
 
+def test_an_activation_is_differentiated_before_any_token_was() -> None:
+    packed, plain = quantised.pair("llama", torch.float64)
+    ids, target = zoo.prompt(packed), heta_lens.activation("blocks.0.hook_resid_post", index=0)
+    caches = [model.run_with_cache(ids)[1] for model in (packed, plain)]
+    found, expected = (heta_lens.attribute(cache, target, tokens=ids, method="fast").scores for cache in caches)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+
+
 def test_a_result_says_that_its_model_is_quantised() -> None:
     packed, plain = quantised.pair("llama", torch.float64)
     for model, known in ((packed, True), (plain, False)):

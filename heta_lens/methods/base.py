@@ -66,7 +66,7 @@ class Method(Options, ABC):
     - ``adapted``: differences from the publication
     - ``fixed``: what is held fixed, if not what methods of the family hold fixed
     - ``unit``: of scores, if neither ``scale`` nor ``effect`` says it: nats, logits
-    - ``random``, ``directed``, ``title``: properties, where the options decide
+    - ``directed``, ``title``: properties, where the options decide
     - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
       refuses targets of other kinds
     - ``without_effect``: options that do nothing with the other options

@@ -90,6 +90,7 @@ def estimated(
 
     ``together``: the predictions are of one prompt, and may share runs.
     """
+    refuse_functions(method)
     for prediction in predictions:
         method.check(prediction)
     if memory is not None:
@@ -125,6 +126,11 @@ def estimated(
     fits = own.memory <= free
     better = [other for other in others if other.memory <= free and (not fits or other.seconds < own.seconds)]
     return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
+
+
+def refuse_functions(method: Method) -> None:
+    if isinstance(method, FunctionMethod):
+        raise ValueError("what a function takes is not known beforehand: only of a Method, which has its work")
 
 
 def seconds_per_position(prediction: Prediction) -> float:
@@ -317,8 +323,7 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     even its least value is too much, it stays there, and the next is made smaller. A method without such an option is
     left as it is, if it costs no more.
     """
-    if isinstance(method, FunctionMethod):
-        raise ValueError("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
+    refuse_functions(method)
     method.check(prediction)
     for name in (name for name in method.scaled_by if name not in method.without_effect):
 

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from einops import rearrange
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -26,7 +27,7 @@ from heta_lens.methods.base import (
     refuse_overlong,
 )
 from heta_lens.prediction import coalitions
-from heta_lens.prediction.masking import ablated, mask_vector, with_others_masked
+from heta_lens.prediction.masking import ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction, prompt_generator, runner_up
 from heta_lens.prediction.target import Scale, joint_logit
 
@@ -97,9 +98,14 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         mask, ends = mask_vector(prediction, self.mask), np.array([[False], [True]]).repeat(players, 1)
         present, all_or_none = (torch.from_numpy(coalitions.still_there(members, which)) for which in (masks, ends))
         batches = prediction.batches(self.batch, read=len(prediction))
-        empty, full = ablated(prediction, all_or_none, mask, self.scale, batches).tolist()
-        read = partial(coalitions.read_everywhere, prediction, scale=self.scale)
-        likelihoods = with_others_masked(prediction, present, mask, read, batches).cpu().double().numpy()
+        read = partial(prediction.read, scale=self.scale)
+        empty, full = ablated(prediction, all_or_none, mask, read, batches).tolist()
+
+        def read_everywhere(rows: Bool[Tensor, "some pos"]) -> Float[Tensor, "some pos"]:
+            states = torch.where(rearrange(rows, "copy pos -> copy pos 1"), prediction.embeddings, mask)
+            return coalitions.read_everywhere(prediction, states, self.scale)
+
+        likelihoods = batches.map(read_everywhere, present.to(mask.device), len(prediction)).cpu().double().numpy()
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)
         values = likelihoods[:, len(prediction) - players :].reshape(-1)[proper]
@@ -159,8 +165,7 @@ class Tdd(WithBatch):
             batches = prediction.batches(self.batch)
             scores.append(steps(coalitions.read_present(prediction, prediction.ids, parts, read, batches)).flip(0))
         if self.direction != "backward":
-            with torch.no_grad():
-                prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
+            prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
             scores.append(steps(read(prefixes)))
         return Scores(torch.stack(scores).mean(0), {"foil": foil})
 

@@ -150,12 +150,16 @@ class FlashTrace(InformationFlow):
         "Pan et al., Towards long-horizon interpretability: efficient and faithful multi-token attribution for "
         "reasoning LLMs, ICML 2026, arXiv:2602.01914"
     )
-    cost: ClassVar = "F; 2 F more without attention in the cache"
+    cost: ClassVar = "F; 2 F more, and for each hop, without attention in the cache"
     adapted: ClassVar = "value biases count; without an answer, what predicts is explained, not the token itself"
 
     @property
     def without_effect(self) -> Mapping[str, str]:
         return {"hops": "reasoning=None (which has nothing to hand on)"} if self.reasoning is None else {}
+
+    def work(self, prediction: Prediction) -> Work:
+        again = 0 if self.reasoning is None else self.hops
+        return super().work(prediction) + Work(again * prediction.pattern_runs(prediction.layers))
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -138,8 +138,6 @@ class GradientShap(IntegratedGradients, WithSeed):
     - ``steps``: the number of random points
     """
 
-    steps: Annotated[int, COUNT] = 50
-
     name: ClassVar = "gradient_shap"
     paper: ClassVar = (
         "Lundberg & Lee, A unified approach to interpreting model predictions, NeurIPS 2017, arXiv:1705.07874"

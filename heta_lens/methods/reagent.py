@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeAlias, cast
+from typing import Annotated, ClassVar, cast
 
 import numpy as np
 import torch
@@ -20,22 +20,17 @@ from heta_lens.prediction.target import log_softmax
 SURE = 1e-6  # distance of shares from 0 and 1, so that their log-odds are finite
 AGREED = 2  # probes that must rank a token among the first for the rationale
 
-Replacer: TypeAlias = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
-"""A function of a context's ids, some of its positions and a random generator: the new ids at these positions."""
-
 
 # --------------------------------------------------------------------------------------------------------- replacements
-def same_kind(prediction: Prediction) -> Replacer:
-    """Replace a token by an ordinary token of the same kind, or of any kind if the token itself is not ordinary."""
+def same_kind(prediction: Prediction) -> Callable[[Tensor, np.random.Generator], Tensor]:
+    """Return a function that replaces tokens by random ordinary ones of the same kind, or of any if not ordinary."""
     kinds = np.array(token_kinds(prediction))
     ordinary = np.flatnonzero(kinds != "")
     pools = {kind: np.flatnonzero(kinds == kind) if kind else ordinary for kind in np.unique(kinds)}
 
-    def draw(
-        ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
-    ) -> Int[Tensor, "place"]:
-        tokens = [int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()]
-        return torch.tensor(tokens, dtype=torch.long)
+    def draw(tokens: Int[Tensor, "place"], generator: np.random.Generator) -> Int[Tensor, "place"]:
+        drawn = [int(generator.choice(pools[kinds[token]])) for token in tokens.tolist()]
+        return torch.tensor(drawn, dtype=torch.long)
 
     return draw
 
@@ -126,7 +121,7 @@ class Reagent(WithSeed, WithBatch):
             """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
             contexts = prediction.ids.repeat(len(probes), 1)
             for context, probe, mask in zip(contexts, probes, masks, strict=True):
-                context[mask] = replacer(prediction.ids, mask.nonzero()[:, 0], probe.generator).to(context)
+                context[mask] = replacer(context[mask], probe.generator).to(context)
             return batches.map(read, contexts, len(prediction)).T
 
         clean = prediction.log_probs[target].exp().cpu().double()

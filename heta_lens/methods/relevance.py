@@ -1,6 +1,5 @@
 """The gradient under modified rules (AttnLRP, GIM): hooks that keep every value of a run and change its gradient."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -35,10 +34,6 @@ TINY = 1e-10  # added to divisors
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModifiedGradient(CleanGradient):
     """A modified gradient of the target's logit, for models whose components have rules."""
-
-    @abstractmethod
-    def hooks(self, adapter: ModelAdapter) -> Hooks:
-        """Make the hooks that change the gradient."""
 
     def measure(self, prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
         return prediction.read(logits, "logit")

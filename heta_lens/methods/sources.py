@@ -15,7 +15,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.text import END, members, sentences
 from heta_lens.methods.base import Scores, WithBatch, WithMask, is_pair, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed
-from heta_lens.prediction.masking import mask_vector, with_others_masked
+from heta_lens.prediction.masking import ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
@@ -114,8 +114,7 @@ class WithSources(WithMask, WithBatch):
         batches = prediction.batches(self.batch)
         if self.ablate == "remove":
             return removed(prediction, present, read, batches)
-        rerun, mask = prediction.rerun(), mask_vector(prediction, self.mask)
-        return with_others_masked(prediction, present, mask, lambda states: read(rerun.logits(states)), batches)
+        return ablated(prediction, present, mask_vector(prediction, self.mask), read, batches)
 
     def coalitions(
         self, prediction: Prediction, scale: Scale
@@ -127,27 +126,14 @@ class WithSources(WithMask, WithBatch):
     def without_each(self, prediction: Prediction, sources: Members, read: Read) -> Float[np.ndarray, "source"]:
         """Apply ``read`` to the logits without each source in turn.
 
-        Every run begins where its source did, except in a short context, which is run in several copies at once.
+        A run that removes its source begins there, except in a short context, which is run in several copies at once.
         """
         gone = torch.from_numpy(sources)
-        if len(prediction) > SHORT:
-            values = torch.cat([read(self._logits_without(prediction, row)) for row in gone])
+        if self.ablate == "remove" and len(prediction) > SHORT:
+            values = torch.cat([read(removed_alone(prediction, row)) for row in gone])
         else:
             values = self.with_present(prediction, ~gone, read)
         return values.cpu().double().numpy()
-
-    def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
-        """Return the logits without a source; tokens before the source keep the clean keys and values."""
-        start = int(gone.to(torch.uint8).argmax())
-        states, after = prediction.embeddings[start:], gone[start:].to(prediction.embeddings.device)
-        if self.ablate == "mask":
-            masked = torch.where(after[:, None], mask_vector(prediction, self.mask), states)
-            return prediction.rerun(start).logits(masked[None])
-        states = states[~after]
-        if len(states):
-            return prediction.rerun(start, read=[start + len(states) - 1]).logits(states[None])[:, 0]
-        begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
-        return prediction.logits_of(begun[None])[:, 0]
 
     def explain(self, prediction: Prediction) -> Scores:
         """Pass the values of sources on to tokens, and name the sources in the diagnostics."""
@@ -165,6 +151,16 @@ class WithSources(WithMask, WithBatch):
     @abstractmethod
     def values(self, prediction: Prediction, sources: Members) -> Values:
         """Compute the values of at least one source."""
+
+
+def removed_alone(prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
+    """Return the logits without a source; tokens before the source keep the clean keys and values."""
+    start = int(gone.to(torch.uint8).argmax())
+    states = prediction.embeddings[start:][~gone[start:].to(prediction.embeddings.device)]
+    if len(states):
+        return prediction.rerun(start, read=[start + len(states) - 1]).logits(states[None])[:, 0]
+    begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
+    return prediction.logits_of(begun[None])[:, 0]
 
 
 def wording(text: str, spans: Sequence[tuple[int, int]], row: Bool[np.ndarray, "pos"]) -> str:

@@ -13,6 +13,7 @@ likelihood (``"drop"``), the reverse. ABPC is the same for the two kinds, and mo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -39,8 +40,9 @@ from heta_lens.metrics.scores import (
     with_mean,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import ablated, mask_vector, with_others_masked
+from heta_lens.prediction.masking import ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.target import log_softmax
 
 RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code removes
 
@@ -163,11 +165,9 @@ def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]
 ) -> Tensor:
     """Return a function of the log-probabilities for every row of tokens whose embeddings are 0."""
-    rerun, nothing = prediction.rerun(), mask_vector(prediction, "zero")
-    batches = prediction.batches("auto")
+    nothing, batches = mask_vector(prediction, "zero"), prediction.batches("auto")
     with prediction.running():
-        values = with_others_masked(prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches)
-    return values.cpu()
+        return ablated(prediction, ~gone, nothing, lambda logits: read(log_softmax(logits)), batches).cpu()
 
 
 # --------------------------------------------------------------------------------------------------------------- curves
@@ -205,7 +205,8 @@ def curve(
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
     batches = prediction.batches("auto")
     with prediction.running():
-        values = ablated(prediction, ~gone, mask_vector(prediction, "zero"), "prob", batches)
+        read = partial(prediction.read, scale="prob")
+        values = ablated(prediction, ~gone, mask_vector(prediction, "zero"), read, batches)
     return Curve(tuple(steps), tuple(values.tolist()))
 
 

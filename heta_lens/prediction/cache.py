@@ -58,9 +58,6 @@ class Activations:
         blocks = tuple(f"blocks.{layer}." for layer in range(layers))
         return Activations({name: each for name, each in self.tensors.items() if name.startswith((EMBED, *blocks))})
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
             raise ValueError(

@@ -43,7 +43,8 @@ def with_only(
 ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
     """Return a function from present tokens to the likelihood of the target, with absent tokens masked."""
     batches = prediction.batches(batch)
-    return partial(ablated, prediction, mask=mask_vector(prediction, mask), scale=scale, batches=batches)
+    read = partial(prediction.read, scale=scale)
+    return partial(ablated, prediction, mask=mask_vector(prediction, mask), read=read, batches=batches)
 
 
 def still_there(

@@ -202,20 +202,26 @@ def check_gradients(prediction: Prediction) -> None:
             f"the gradients of this model's quantised layers ({adapter.quantised} …) are not how its logits change "
             f"(off by {error:.0%}): {WAY_OUT}"
         )
-    _passed.add(adapter.model)
+    if not adapter.reads:  # an activation says nothing of the blocks above it
+        _passed.add(adapter.model)
     prediction.prompt.checks["gradients"] = counts
+
+
+def margin_of(prediction: Prediction, rerun: Rerun) -> Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]:
+    """Return the gap between the two largest logits as a function of states: the slope of a likelihood may vanish."""
+    first, second = prediction.logits.topk(2).indices.tolist()
+
+    def margin(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
+        logits = rerun.logits(states)
+        return logits[:, first] - logits[:, second]
+
+    return margin
 
 
 def gradient_error(prediction: Prediction) -> float | None:
     """Return the relative error of the gradient; None if within the error of finite differences."""
     start = max(0, len(prediction) - LONGEST)
-    states, logits = prediction.embeddings[start:], prediction.rerun(start).logits
-    first, second = prediction.log_probs.topk(2).indices.tolist()
-
-    def margin(copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
-        """Return the gap between the two largest logits, whose slope does not vanish for certain predictions."""
-        values = logits(copies)
-        return values[:, first] - values[:, second]
+    states, margin = prediction.embeddings[start:], margin_of(prediction, prediction.rerun(start))
 
     @torch.no_grad()
     def rises(steps: Float[Tensor, "direction pos d"]) -> Float[Tensor, "direction"]:

@@ -15,10 +15,9 @@ from heta_lens._util.options import check_token, is_whole
 from heta_lens._util.target_kinds import Activation
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.model.tokenizer import StandIn
-from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.rerun import Rerun
-from heta_lens.prediction.target import Scale, log_softmax
+from heta_lens.prediction.target import log_softmax
 
 SUBSETS = 32  # random sets of tokens that are masked, beside every single token
 KEEPING = 4  # forwards that it costs to keep a prefix, and to make sure that runs continue from it
@@ -164,10 +163,10 @@ def ablated(
     prediction: Prediction,
     present: Bool[Tensor, "copy pos"],
     mask: Float[Tensor, "d"] | Float[Tensor, "pos d"],
-    scale: Scale,
+    read: Callable[[Float[Tensor, "some vocab"]], Float[Tensor, "some *read"]],
     batches: Batches,
-) -> Float[Tensor, "copy"]:
-    """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``.
+) -> Float[Tensor, "copy *read"]:
+    """Apply ``read`` to the logits of copies of the context whose tokens are masked unless ``present``.
 
     The mask is one vector for every token, or a vector per position.
 
@@ -183,29 +182,13 @@ def ablated(
     for group, rows in zip(groups, order.split(list(map(len, groups))), strict=True):
         start = group[0] if len(groups) > 1 else 0
 
-        def masked(rows: Int[Tensor, "row"], start: int = start) -> Float[Tensor, "row"]:
+        def masked(rows: Int[Tensor, "some"], start: int = start) -> Float[Tensor, "some *read"]:
             there = rearrange(present[rows, start:], "copy pos -> copy pos 1")
             other = mask if mask.ndim == 1 else mask[start:]
-            return likelihood(prediction, torch.where(there, embeddings[start:], other), scale, start)
+            return read(prediction.rerun(start).logits(torch.where(there, embeddings[start:], other)))
 
         values.append(batches.map(masked, rows, length - start))
     return torch.cat(values)[order.argsort()]
-
-
-def with_others_masked(
-    prediction: Prediction,
-    present: Bool[Tensor, "copy pos"],
-    mask: Float[Tensor, "d"],
-    read: Callable[[Float[Tensor, "some pos d"]], Float[Tensor, "some *read"]],
-    batches: Batches,
-) -> Float[Tensor, "copy *read"]:
-    """Apply ``read`` to copies of the context, with all tokens but the ``present`` ones masked."""
-    embeddings = prediction.embeddings
-
-    def masked(rows: Bool[Tensor, "some pos"]) -> Float[Tensor, "some *read"]:
-        return read(torch.where(rearrange(rows, "copy pos -> copy pos 1"), embeddings, mask))
-
-    return batches.map(masked, present.to(embeddings.device), len(embeddings))
 
 
 # ------------------------------------------------------------------------------------------- masked sets of tokens
@@ -226,8 +209,7 @@ def set_drops(
 ) -> Float[Tensor, "subset"]:
     """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
     batches = prediction.batches(batch)
-    left = ablated(prediction, ~sets, mask_vector(prediction, mask), "log_prob", batches)
-    return prediction.value - left
+    return prediction.value - ablated(prediction, ~sets, mask_vector(prediction, mask), prediction.objective, batches)
 
 
 @torch.no_grad()

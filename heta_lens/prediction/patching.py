@@ -272,7 +272,7 @@ def effects(
         if how == "delete":
             likelihoods = removed(prediction, ~changed, read, batches)
         elif how == "resample":
-            likelihoods = resampled(prediction, ~changed, scale, batches, draws, seed)
+            likelihoods = resampled(prediction, ~changed, read, batches, draws, seed)
         else:
             masked = mask_vector(prediction, mask).expand_as(prediction.embeddings)
             pair = Pair(prediction, source, masked if reference is None else reference.embeddings)
@@ -285,11 +285,16 @@ def effects(
 
 
 def resampled(
-    prediction: Prediction, present: Bool[Tensor, "copy pos"], scale: Scale, batches: Batches, draws: int, seed: int
+    prediction: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    read: Callable[[Float[Tensor, "some vocab"]], Float[Tensor, "some"]],
+    batches: Batches,
+    draws: int,
+    seed: int,
 ) -> Float[Tensor, "copy"]:
     """Return the mean likelihood with all tokens but the present ones drawn from the model's predictions."""
     others = redrawn(prediction, draws, seed)
-    return torch.stack([ablated(prediction, present, other, scale, batches) for other in others]).mean(0)
+    return torch.stack([ablated(prediction, present, other, read, batches) for other in others]).mean(0)
 
 
 def redrawn(prediction: Prediction, draws: int, seed: int) -> Iterator[Float[Tensor, "pos d"]]:

@@ -139,7 +139,7 @@ class Prediction:
         """
         if self.prompt.holds(pattern_names(self.layers)):
             return 0
-        return layers if self.user_hooks else min(layers, 2)
+        return layers if self.prompt.why_not_alone() else min(layers, 2)
 
     @property
     def value_runs(self) -> int:
@@ -408,18 +408,6 @@ def _of_activations(
         called(target, prompt.logits[n])
         explained.append(Prediction(prompt, n, target))
     return explained
-
-
-def contrast_ids(prediction: Prediction) -> tuple[int, int]:
-    """Return the likeliest token of the target and of its contrast; for a function, the two likeliest tokens."""
-    if callable(prediction.target):
-        first, second = prediction.logits.topk(2).indices.tolist()
-        return first, second
-    best = []
-    for side in sides(prediction.target):
-        tokens = members(side)
-        best.append(tokens[int(prediction.log_probs[tokens].argmax())])
-    return best[0], best[1] if len(best) > 1 else runner_up(prediction)
 
 
 def runner_up(prediction: Prediction) -> int:

@@ -206,7 +206,7 @@ class LivePatterns:
             if not self.inputs:
                 self.inputs.update(prompt.adapter.streams(prompt.ids[None], range(prompt.adapter.layers), hooks))
             else:
-                count("forwards", int(len(self.asked) == 1))  # for all the blocks that will run alone
+                count("forwards", int(len(self.asked) % prompt.adapter.layers == 1))  # for all that will run alone
                 hooks[prompt.adapter.stream_name(layer)] = put(self.inputs[layer])
                 prompt.adapter.run(prompt.ids[None], hooks, only=layer)
             self.asked.append(layer)

@@ -1,6 +1,7 @@
 """A budget of forwards: no method takes more, and every method takes as much of it as its options allow."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from heta_lens import METHODS
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.methods.cost import within_budget
+from heta_lens.methods.cost import estimated, within_budget
 from heta_lens.methods.registry import as_method
 from heta_lens.prediction.prediction import Prediction
 
@@ -73,8 +74,9 @@ def test_what_costs_more_is_refused_with_both_numbers(prediction: Prediction) ->
 
 def test_a_function_whose_work_nobody_knows_is_refused(prediction: Prediction) -> None:
     method = as_method(lambda asked: asked.embeddings.norm(dim=-1), "mine")()
-    with pytest.raises(ValueError, match="what a function takes is not known beforehand"):
-        within_budget(method, prediction, 1000)
+    for foresee in (partial(within_budget, budget=1000), lambda method, asked: estimated(method, [asked])):
+        with pytest.raises(ValueError, match="what a function takes is not known beforehand"):
+            foresee(method, prediction)
 
 
 def test_options_that_a_budget_decides_are_refused_beside_it() -> None:

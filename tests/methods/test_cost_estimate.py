@@ -30,7 +30,10 @@ def cost_of(span: heta_lens.SpanAttribution) -> dict[str, int]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
-    [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}, {"probes": 2, "checkpoint": True}],
+    [
+        *({"method": name} for name in ("leave_one_out", "input_x_gradient", "integrated_gradients")),
+        *({"probes": 2, **more} for more in ({}, {"mask": "mean"}, {"checkpoint": True})),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("build", [lambda: zoo.bridge("gpt2"), zoo.native_bridge], ids=["bridge", "native"])

@@ -20,9 +20,9 @@ FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")
 
 
-def other_token(ids: Tensor, positions: Tensor, generator: np.random.Generator) -> Tensor:
+def other_token(tokens: Tensor, generator: np.random.Generator) -> Tensor:
     """The one after it, most of the time."""
-    return (ids[positions] + 1 + torch.from_numpy(generator.integers(0, 3, len(positions)))) % 90 + 5
+    return (tokens + 1 + torch.from_numpy(generator.integers(0, 3, len(tokens)))) % 90 + 5
 
 
 def plain_reagent(model: Any, ids: Tensor, target: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -40,14 +40,14 @@ def plain_reagent(model: Any, ids: Tensor, target: int, options: dict[str, Any])
                 mask = generator.random(n) < options["rate"]
             other = context.clone()
             at = torch.tensor([place for place in range(n) if mask[place]])
-            other[at] = other_token(context, at, generator)
+            other[at] = other_token(context[at], generator)
             drop = whole - float(plain_logits(model, other[None])[-1].softmax(-1)[target])
             for place in range(n):
                 change = drop if mask[place] else -drop
                 belief[place] += math.log((1 + change) / (1 - change))
             order = sorted(range(n), key=lambda place: -belief[place])
             other, at = context.clone(), torch.tensor(sorted(order[options["top"] :]))
-            other[at] = other_token(context, at, generator)
+            other[at] = other_token(context[at], generator)
             enough = target in plain_logits(model, other[None])[-1].topk(options["tolerance"]).indices.tolist()
         sizes = [math.exp(one) for one in belief]
         shares.append([size / sum(sizes) for size in sizes])
@@ -90,9 +90,9 @@ def test_any_token_of_the_same_kind_may_replace_one(build: Callable[..., Any]) -
     for text in (" cat", "at", ",", " "):
         (token,) = tokenizer.encode(text, add_special_tokens=False)
         many = torch.full((500,), token)
-        written = {tokenizer.decode([other]) for other in replacer(many, torch.arange(500), generator).tolist()}
+        written = {tokenizer.decode([other]) for other in replacer(many, generator).tolist()}
         every = [tokenizer.decode([other]) for other in range(4, model.cfg.d_vocab)]
         assert written == {other for other in every if kind(other) == kind(text)}, text
     begins = torch.full((1500,), tokenizer.bos_token_id)
-    found = Counter(replacer(begins, torch.arange(1500), generator).tolist())
+    found = Counter(replacer(begins, generator).tolist())
     assert sorted(found) == list(range(4, model.cfg.d_vocab)) and max(found.values()) < 50

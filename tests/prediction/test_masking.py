@@ -41,6 +41,6 @@ def test_masked_copies_equal_whole_runs_wherever_they_begin(build: Any, forwards
         states = torch.where(present[..., None], prediction.embeddings, mask)
         expected = torch.cat([likelihood(prediction, one[None], "log_prob") for one in states])
         runs = forwards(model)
-        found = ablated(prediction, present, mask, "log_prob", batches)
+        found = ablated(prediction, present, mask, prediction.objective, batches)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert prediction.prompt.reuse != "on" or min(run[0].shape[1] for run in runs) < length

@@ -22,7 +22,7 @@ def work_and_positions(options: HetaOptions | Method, predictions: Sequence[Pred
     """
     longest = predictions[-1]
     if not isinstance(options, HetaOptions):
-        work = options.work(longest)
+        work = options.work_together(predictions)
         return work, work.worth * len(longest)
     checkpoint = getattr(options.estimator, "checkpoint", False)
     work, positions = Work(2 if checkpoint else 1), float(len(longest))  # one for what enters the blocks

@@ -117,7 +117,6 @@ class Estimator(ABC):
     second_order: ClassVar[bool] = True  # takes HVPs, and so needs second derivatives
     target_agnostic: ClassVar[bool] = False  # is the same for every token that may come next
     why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
-    random: ClassVar[bool] = False  # another seed gives other samples
 
     @classmethod
     def reads(cls) -> set[str]:
@@ -203,7 +202,7 @@ class ProbedHessian(Probed):
     groups: int | None
 
     @property
-    def random(self) -> bool:  # type: ignore[override]
+    def random(self) -> bool:
         return self.norm == "hutchinson"
 
     def check(self, prediction: Prediction, length: int) -> None:
@@ -284,8 +283,6 @@ class LowRankHessian(Probed):
     """A low rank of H in the place of H: found with a few products, and probed without any."""
 
     rank: int
-
-    random: ClassVar[bool] = True
 
     def estimate(self, task: Task, positions: Sequence[int]) -> Curvature:
         window = task.window

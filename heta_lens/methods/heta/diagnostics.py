@@ -46,7 +46,7 @@ def score_facts(
             own |= curvature.energy.facts
     return Diagnostics(
         standard_errors=errors,
-        probes=options.probes,
+        probes=None if "probes" in options.without_effect else options.probes,
         chosen={name: value for name, value in options.chosen.items() if name in titled},
         additivity_gap=abs(float(score.sum()) - whole_drop),
         note="; ".join(_notes(options, prediction, parts)) or None,

@@ -31,8 +31,9 @@ from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, window_gate
 from heta_lens.prediction.cache import Rules, no_rules
+from heta_lens.prediction.gradients import margin_of
 from heta_lens.prediction.masking import MaskedEffects, depends_on_context, mask_vector, masked_effects, whole_drops
-from heta_lens.prediction.prediction import Prediction, contrast_ids
+from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens
 
 
@@ -191,16 +192,9 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
         return {}
     prediction, adapter = window.prediction, window.prediction.adapter
     place, states = len(prediction) - 1, window.states[-1:]  # whose run the curvature needs anyway
-    rerun = prediction.rerun(place, layer=window.layer)
-    # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
-    first, second = contrast_ids(prediction)
+    margin = margin_of(prediction, prediction.rerun(place, layer=window.layer))
     # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
     compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.user_hooks
-
-    def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
-        values = rerun.logits(copies)
-        return values[:, first] - values[:, second]
-
     signs = rademacher(method.seed, place, 1, states.shape[1]).to(states)
     with counting(Counter()) as ran:
         check_twice_differentiable(margin, states, signs, compare, prediction.batches(method.batch, 1))

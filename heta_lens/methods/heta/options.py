@@ -137,11 +137,6 @@ class HetaOptions(Options):
         return self.estimator is not None and self.estimator.second_order
 
     @property
-    def random(self) -> bool:
-        """Whether scores depend on the seed."""
-        return self.estimator is not None and self.estimator.random
-
-    @property
     def ignores_target(self) -> bool:
         """Whether scores are the same for every target, as the gate and a divergence are."""
         own_curvature = self.estimator is not None and not self.estimator.target_agnostic
@@ -184,7 +179,7 @@ class HetaOptions(Options):
             unused["balance"] = "combine='geometric' (whose ranks no scale of a part changes)"
         elif not (beta or gamma):
             unused["balance"] = because
-        if self.probed and not self.random:
+        if isinstance(self.estimator, ProbedHessian) and not self.estimator.random:
             exact = f"norm={self.norm!r} (which is exact)"
             unused |= dict.fromkeys(("probes", "groups", "seed"), exact)
         elif self.probed and self.support == "row":

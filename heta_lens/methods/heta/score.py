@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -110,17 +110,6 @@ def standard_error(
     count, mean = len(samples), samples.mean(0)
     if count < 2:
         return None
-    moved = torch.stack(_derivatives(score, mean, (samples - mean) / (count * (count - 1)) ** 0.5))
+    steps = (samples - mean) / (count * (count - 1)) ** 0.5
+    moved = torch.stack([cast(Tensor, torch.autograd.functional.jvp(score, mean, step)[1]) for step in steps])
     return moved.square().sum(0).sqrt()
-
-
-def _derivatives(
-    score: Callable[[Tensor], Tensor], at: Float[Tensor, "pos"], directions: Float[Tensor, "sample pos"]
-) -> list[Float[Tensor, "pos"]]:
-    """Return the derivatives of the score along directions, by a second backward pass through the first."""
-    with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        scores = score(at)
-        weights = torch.zeros_like(scores, requires_grad=True)
-        (gradient,) = torch.autograd.grad(scores, at, weights, create_graph=True)
-        return [torch.autograd.grad(gradient, weights, along, retain_graph=True)[0] for along in directions]

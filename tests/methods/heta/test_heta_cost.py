@@ -107,6 +107,7 @@ SEVERAL: dict[str, list[dict[str, Any]]] = {
     "context_cite": [{"samples": 5, "held_out": 3}, {"source": "token", "samples": 9, "ablate": "mask"}],
     "progressive_inference": [{}, {"passes": "multi", "samples": 4}],
     "reagent": [{"max_steps": 3, "probes": 2}],
+    "flash_trace": [{}, {"answer": (7, 9), "reasoning": (4, 7), "hops": 3}],
     "gilot": [{}, {"length": 3, "beams": 2}],
     "tdd": [{}, {"direction": "bidirectional"}],
     "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches
