@@ -19,7 +19,7 @@ from heta_lens._util.html_view import View
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import check_at_least, check_token, is_whole
 from heta_lens._util.text import tokens_of
-from heta_lens.attribution import Attribution, Scored, ScoredList
+from heta_lens.attribution import Attribution, Scored, ScoredList, ends
 from heta_lens.methods.base import refusal
 from heta_lens.methods.registry import MethodLike, method_of
 from heta_lens.model.adapter import ModelAdapter
@@ -102,7 +102,7 @@ class ContextReliance:
         found, sources = list[tuple[str, ...]](), self.sources()
         for position, token, divergence, _, instead, _ in self.to_frame().itertuples(index=False):
             found_in = [source for source in sources.get(position, ()) if source.score > 0]
-            scored = [f"{text!r} at {place} ({score:.3g})" for text, score, (place,) in found_in]
+            scored = [f"{text!r} at {ends(places)} ({score:.3g})" for text, score, places in found_in]
             without = f"{instead!r}{' *' * (position in self._marked)}"
             found.append((str(position), repr(token), f"{divergence:.3g}", without, ", ".join(scored)))
         return found
@@ -123,15 +123,13 @@ class ContextReliance:
         from heta_lens.plots import page
         from heta_lens.plots.titles_and_notes import bare
 
-        if not self.steps:
-            raise ValueError("no token of this answer depends on the context: there is nothing to show")
         span = SpanAttribution(self.steps, self.tokens[: len(self.steps[-1]) + 1])
         moved = ((self.tokens[at], float(self.divergences[at - self.start])) for at in self.positions)
         nats = ", ".join(f"“{bare(token)}” by {moves:.3g} nats" for token, moves in moved)
         return page(span, note=f"{self.title}: {nats}")
 
     def _repr_html_(self) -> str:
-        return self.plot().fragment if self.steps else f"<pre>{self!r}</pre>"
+        return self.plot().fragment
 
 
 COLUMNS = ("position", "token", "nats", "without it", "from the context")
@@ -186,8 +184,8 @@ def context_reliance(
     spread = float(divergences.std()) if len(divergences) > 1 else 0.0
     least = min(float(divergences.mean()) + threshold * spread, float(divergences.max()))
     instead, likely = ([int(one.log_probs.argmax()) for one in each] for each in (before, predicted))
-    chosen = [at for at, divergence in enumerate(divergences.tolist()) if divergence >= least and divergence > 0]
-    steps = explain.each([_rather(predicted[at], instead[at]) for at in chosen]) if chosen else []
+    chosen = [at for at, divergence in enumerate(divergences.tolist()) if divergence >= least]
+    steps = explain.each([_rather(predicted[at], instead[at]) for at in chosen])
     every = whole[0].tolist()
     return ContextReliance(
         tuple(adapter.tokenizer.write(token, every[:place]) for place, token in enumerate(every)),

@@ -150,12 +150,7 @@ class AtLeast:
             raise ValueError(f"{name}={value!r} must be at most {self.most}")
 
 
-COUNT = AtLeast(1, whole=True)
-
-
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Refuse values other than whole numbers from a minimum on."""
-    check_at_least(name, value, least, whole=True)
+COUNT = check_count = AtLeast(1, whole=True)
 
 
 Batch: TypeAlias = Annotated[int | Literal["auto"], AtLeast(1, whole=True)]

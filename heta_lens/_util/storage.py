@@ -132,8 +132,12 @@ def _check_types(kind: type, values: Mapping[str, Any]) -> None:
             _check_types(type(value), vars(value))
 
 
-def only_vector(file: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the only tensor of a file, a vector."""
+def only_vector(file: str, raw: bytes) -> Tensor:
+    """Return the only tensor of a safetensors file, a vector."""
+    try:
+        tensors = tensors_of(raw)
+    except Exception as error:  # whatever is in the file
+        raise ValueError(f"{file} is not a safetensors file ({reason(error)})") from None
     if len(tensors) != 1 or next(iter(tensors.values())).ndim != 1:
         held = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
         raise ValueError(f"{file} holds {held or 'nothing'}: save one vector in it")

@@ -36,22 +36,15 @@ def shared_adapter(cache: Any, other_cache: Any) -> ModelAdapter:
     return adapter
 
 
-@contextmanager
-def named_as(name: str) -> Iterator[None]:
-    """Rename ``tokens=`` in errors to the caller's name of the argument."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(str(error).replace("tokens=", f"{name}=")) from None
-
-
 def predictions_of_both(
     clean_cache: Any, corrupted_cache: Any, target: TargetLike, tokens: Tokens, corrupted_tokens: Tokens, scale: Scale
 ) -> tuple[Prediction, Prediction]:
     """Return the predictions of the same target after the clean and the corrupted prompt."""
     clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
-    with named_as("corrupted_tokens"):
+    try:
         corrupted = Prediction.from_cache(corrupted_cache, clean.target, tokens=corrupted_tokens)
+    except ValueError as error:
+        raise ValueError(str(error).replace("tokens=", "corrupted_tokens=")) from None
     if len(clean) != len(corrupted):
         counts = f"the corrupted prompt has {len(corrupted)} tokens, and the clean one {len(clean)}"
         raise ValueError(f"{counts}: patch between prompts of the same length")

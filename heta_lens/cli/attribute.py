@@ -98,17 +98,14 @@ def attribute_context(
     loaded = load_model(model, **loading.options())
     given = generate or 20 if answer is None else answer
     found = context_reliance(loaded, prompt, context, given, method=chosen)
-    if found.steps:
-        views.write_view(found.plot, files)
-    elif html is not None:
-        note(f"{html} is not written: no token of the answer depends on the context")
+    views.write_view(found.plot, files)
     add(
         answer=found.answer,
         context=found.context,
         threshold=found.threshold,
         tokens=found.to_frame().to_dict("records"),
     )
-    add(steps=[*map(row_of, found.steps)] if as_json() else [], page=html if found.steps else None)
+    add(steps=[*map(row_of, found.steps)] if as_json() else [], page=html)
     if answer is None:
         say(f"written: {found.answer}")
     say(found.title)

@@ -34,10 +34,6 @@ class PatchFlags:
     how: Annotated[str | None, Option(metavar="HOW", help=HOW)] = None
     layer: Annotated[int | None, Option(metavar="L", min=0, help="Where resid_patch patches.")] = None
 
-    def options(self, scale: str | None) -> dict[str, Any]:
-        """Return the options of `effects`."""
-        return used(self) | given(scale=scale)
-
 
 WHAT = "resid_pre, attn_out, mlp_out (a column per position), or head_out, head_q, head_k, head_v (per head)."
 CORRUPTED = (
@@ -91,7 +87,7 @@ def validate_scores(
     files.check()
     prompt, question, (label, method) = prompts.read(), questions.question(), chosen.one()
     question.check(method)
-    options = patching.options(scale)
+    options = used(patching) | given(scale=scale)
     from heta_lens.causal import validate
 
     read = read_prompt(model, prompt, question, **loading.options())
@@ -137,7 +133,7 @@ def patch_prompt(
     prompt, question = prompts.read(), questions.question()
     if corrupted is None:
         refuse({"what": what, "figure": files.figure}, "needs --corrupted, the prompt whose run is patched")
-        options = patching.options(scale)
+        options = used(patching) | given(scale=scale)
     else:
         refuse(used(patching), "has no effect with --corrupted, whose run is patched as --what says")
         refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
@@ -160,7 +156,7 @@ def _patch_tokens(read: ReadPrompt, question: Question, options: dict[str, Any],
     order = values.argsort(descending=True, stable=True).tolist()
     rows = [{"position": at, "token": tokens[at], "effect": float(values[at])} for at in order]
     add(target=prediction.target_words)
-    say(f"{title} (effect: by how much its {options.get('scale', 'log_prob')} falls)")
+    say(f"{title} (effect: by how much its {_quantity(question, options)} falls)")
     _list("effects", rows, top, {"position": "{}", "token": "{!r}", "effect": "{:.4g}"})
     _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
 
@@ -176,10 +172,15 @@ def _patch_grid(
     patches = [patch._asdict() for patch in grid.top(grid.values.numel())]
     add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted)
     clean_and_corrupted = f"{grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one"
-    say(f"{grid.title}, its {options.get('scale', 'log_prob')}: {clean_and_corrupted}")
+    say(f"{grid.title}, its {_quantity(question, options)}: {clean_and_corrupted}")
     forms = {"layer": "{}", "column": "{}", "label": "{!r}", "value": "{:.4g}", "restored": "{:.0%}"}
     _list("patches", patches, top, forms)
     _write_view(grid.plot, files)
+
+
+def _quantity(question: Question, options: Mapping[str, Any]) -> str:
+    of_words = isinstance(question.target, str | tuple | None)
+    return options.get("scale", "log_prob") if of_words else "value"
 
 
 PASSAGE = "The words of the prompt that are changed, as ' Lisbon'; they must occur once, or --at says where."

@@ -95,7 +95,9 @@ class TargetFlags:
 
     def number(self) -> Any:
         """Return the function or activation that is explained."""
+        from heta_lens._util.files import regular_file
         from heta_lens._util.options import named_object
+        from heta_lens._util.storage import only_vector
         from heta_lens.prediction.target import activation
 
         function: Any = None if self.target_function is None else named_object(self.target_function)
@@ -109,25 +111,10 @@ class TargetFlags:
         if sum(way is not None for way in (self.index, self.direction, function)) != 1:
             raise ValueError(f"--activation {self.activation} takes one of --index, --direction and --target-function")
         if self.direction is not None:
-            of_it["direction"] = vector(self.direction)
+            of_it["direction"] = only_vector(f"--direction {self.direction}", regular_file(self.direction).read_bytes())
         if function is not None:
             of_it["function"] = function
         return activation(self.activation, **of_it)
-
-
-def vector(path: str) -> Any:
-    """Return the only tensor of a safetensors file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from heta_lens._util.files import regular_file
-    from heta_lens._util.storage import only_vector
-
-    try:
-        tensors = load_file(regular_file(path))
-    except SafetensorError as error:
-        raise ValueError(f"--direction {path} is no safetensors file: {error}") from None
-    return only_vector(f"--direction {path}", tensors)
 
 
 def shown(flags: Mapping[str, Any]) -> str:
@@ -195,14 +182,8 @@ class ReadPrompt:
 
         if self.span is None:
             return attribute(self.cache, question.target, position=question.position, tokens=self.tokens, method=method)
-        return attribute_span(
-            self.cache,
-            *self.span,
-            targets=question.target,
-            through=question.through,
-            tokens=self.tokens,
-            method=method,
-        )
+        how = {"through": question.through, "tokens": self.tokens, "method": method}
+        return attribute_span(self.cache, *self.span, targets=question.target, **how)
 
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:

@@ -169,12 +169,8 @@ def document_of(explained: Explained, files: Files, by: str = "token") -> dict[s
     from heta_lens import SpanAttribution
     from heta_lens.evaluation.saved_scores import row_of
 
-    written = {
-        "page": files.html,
-        "figure": files.figure,
-        "saved": files.save,
-        "contract": explained.contract()._asdict(),
-    }
+    written: dict[str, Any] = {"page": files.html, "figure": files.figure, "saved": files.save}
+    written["contract"] = explained.contract()._asdict()
     groups = {} if by == "token" else {"groups": [group._asdict() for group in groups_of(explained, by)]}
     if not isinstance(explained, SpanAttribution):
         return {"attribution": row_of(explained), **groups, **written}

@@ -74,15 +74,8 @@ def _longra_instance(number: int, record: Mapping[str, Any]) -> Instance:
     spans: dict[str, Any] = dict.fromkeys(("antecedent_span", "distractor_span"), Sequence[int])
     known = values_of(record, text=str, target=str, category=str, **spans)
     text, target, category, antecedent, distractor = known
-    instance = Instance(
-        id=f"longra-{number:03d}",
-        text=text,
-        answer=" " + target.strip(),
-        template=category,
-        support=(antecedent,),
-        gold=(antecedent,),
-        distractor=(distractor,),
-    )
+    told, name, answer = (antecedent,), f"longra-{number:03d}", " " + target.strip()
+    instance = Instance(name, text, answer, category, support=told, gold=told, distractor=(distractor,))
     named = record.get("antecedent", instance.words("gold")[0])
     if instance.words("gold") != [named]:
         raise ValueError(f"antecedent_span says {brief(instance.words('gold')[0])}, not {brief(named)}")

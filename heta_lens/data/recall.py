@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
-from heta_lens._util.options import check_choice, check_count
+from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.text import Span
 from heta_lens.data.instance import OTHERS, Instance
 
@@ -367,7 +367,7 @@ def stories(
         raise ValueError(f"facts={facts} must be 2 to {most}, so that {split} stories with {hops=} can be made")
     if not 0 <= rivals < facts:
         raise ValueError(f"rivals={rivals} must be 0 to {facts - 1}: they are among the {facts=}")
-    check_count("filler", filler, 0)
+    check_at_least("filler", filler, 0, whole=True)
     if claim and hops == 2:
         raise ValueError("claim=True is about one fact: give hops=1")
     if voice is not None and wordings == "more":
@@ -442,7 +442,7 @@ def instances(split: Split = "test", *, seed: int = 0, count: int | None = None,
     ``knobs`` are the options of `heta_lens.data.recall.stories`.
     """
     if count is not None:
-        check_count("count", count, 0)
+        check_at_least("count", count, 0, whole=True)
     numbered = enumerate(islice(stories(split, seed=seed, **knobs), count))
     return (instance_of(story, f"recall-{split}-{seed}-{number:05d}") for number, story in numbered)
 
@@ -454,14 +454,6 @@ def instance_of(story: Story, id: str) -> Instance:
 
 
 def _alone(story: Story, id: str) -> Instance:
-    return Instance(
-        id=id,
-        text=story.text,
-        answer=story.answer,
-        template=story.template,
-        support=tuple(stretch.characters for stretch in story.evidence),
-        gold=tuple(stretch.characters for stretch in story.gold),
-        distractor=tuple(stretch.characters for stretch in story.distractor),
-        question=(story.question.characters,),
-        choices=story.choices,
-    )
+    told = {"support": story.evidence, "gold": story.gold, "distractor": story.distractor, "question": [story.question]}
+    spans: dict[str, Any] = {name: tuple(part.characters for part in parts) for name, parts in told.items()}
+    return Instance(id, story.text, story.answer, story.template, choices=story.choices, **spans)

@@ -91,13 +91,7 @@ def suite(
 
 
 def _instances(
-    name: str,
-    make: Callable[..., Iterable[Any]],
-    path: str | Path | None,
-    split: Any,
-    limit: Any,
-    seed: int,
-    options: dict[str, Any],
+    name: str, make: Callable[..., Iterable[Any]], path: Any, split: Any, limit: Any, seed: int, options: dict[str, Any]
 ) -> Iterable[Instance]:
     if name == "recall":
         # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.

@@ -244,17 +244,9 @@ def _of_run(path: Path) -> Iterator[ExternalScores]:
     with reading(path) as run:
         for prompt, method in run.explained():
             made = run.attribution(prompt, method)
-            yield ExternalScores(
-                scores=made.scores.tolist(),
-                text=made.text,
-                tokens=made.tokens,
-                ids=made.ids.tolist(),
-                start=made.offsets[:, 0].tolist(),
-                stop=made.offsets[:, 1].tolist(),
-                prompt=prompt,
-                method=method,
-                target=made.target_text if isinstance(made.target_text, str) else "",
-            )
+            scores, ids, (start, stop) = made.scores.tolist(), made.ids.tolist(), made.offsets.T.tolist()
+            target = made.target_text if isinstance(made.target_text, str) else ""
+            yield ExternalScores(scores, made.text, made.tokens, ids, start, stop, prompt, method, target)
 
 
 # ------------------------------------------------------------------------------------- alignment of two tokenizations

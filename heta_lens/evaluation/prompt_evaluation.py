@@ -278,6 +278,7 @@ class PromptEvaluator:
                     shared = shared or MetricCache(ask(self.model, instance))
                     case = explained(self.model, instance, shared, self.entries[label].ready)
                     outcome = Outcome(record_of(case, label, task.pending[label]), case.attribution)
+                case.attribution.to_bytes()  # one that cannot be saved ends no run
             except NotApplicable as refusal:
                 outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
             except Exception as error:

@@ -63,6 +63,7 @@ CREATE TABLE attributions (
 );
 """
 COLUMNS = ["position", "token", "special", "score", "score_se", "gate", "curvature", "information"]  # of scores
+COSTS = ("seconds", "forwards", "backwards", "hvps")
 
 
 # --------------------------------------------------------------------------------------------------------------- claims
@@ -158,8 +159,11 @@ class RunDatabase:
                     "folder, or that model"
                 )
 
-    def claim(self, worker: str, metrics: Sequence[str], *, longest_first: bool = False) -> Claim | None:
-        """Claim the pending tasks of a prompt; None while no task is pending."""
+    def claim(
+        self, worker: str, metrics: Sequence[str], methods: Sequence[str] = (), *, longest_first: bool = False
+    ) -> Claim | None:
+        """Claim the pending tasks of a prompt, of some methods or of all; None while none is pending."""
+        pending = "state = 'pending'" + (f" AND method IN ({', '.join('?' * len(methods))})" if methods else "")
         with self.writing() as db:
             for other, until in db.execute(
                 "SELECT worker, min(until) FROM tasks WHERE state = 'claimed' GROUP BY worker"
@@ -169,12 +173,12 @@ class RunDatabase:
                 elif until < time.time():
                     self._release(db, other)
             order = "size DESC, number" if longest_first else "number"
-            pending = f"SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE state = 'pending' ORDER BY {order}"
-            found = db.execute(f"{pending} LIMIT 1").fetchone()
+            first = f"SELECT prompt FROM tasks JOIN prompts USING (prompt) WHERE {pending} ORDER BY {order} LIMIT 1"
+            found = db.execute(first, methods).fetchone()
             if found is None:
                 return None
             claimed = "UPDATE tasks SET state = 'claimed', worker = ?, until = ?, attempt = attempt + 1"
-            db.execute(f"{claimed} WHERE prompt = ? AND state = 'pending'", [worker, time.time() + LEASE, *found])
+            db.execute(f"{claimed} WHERE prompt = ? AND {pending}", [worker, time.time() + LEASE, *found, *methods])
             of_prompt = "FROM tasks WHERE prompt = ? AND worker = ? AND state = 'claimed' ORDER BY place"
             attempts = dict(db.execute(f"SELECT method, attempt {of_prompt}", [*found, worker]).fetchall())
             measured = {tuple(row) for row in db.execute("SELECT method, metric FROM metrics WHERE prompt = ?", found)}
@@ -211,18 +215,18 @@ class RunDatabase:
         ``waited`` are the seconds since the claim or the result before, of the method, the metrics and all else.
         """
         key, state = record.key, "failed" if record.failed else "skipped" if record.skipped else "done"
+        costs = [getattr(record, name) for name in COSTS]
         with self.writing() as db:
             before = db.execute("SELECT count(*) FROM metrics WHERE prompt = ? AND method = ?", key).fetchone()[0]
             if state == "failed" and before:  # a repetition failed: what was measured before stays
                 missing = claim.missing[record.method]
                 reasons, errors = (dict.fromkeys(missing, text) for text in (record.failed, record.failed_at))
                 record = Record(*key, values=dict.fromkeys(missing), reasons=reasons, errors=errors)
-                state = "done"
+                state, costs = "done", [None] * len(COSTS)
             ours = "prompt = ? AND method = ? AND state = 'claimed' AND worker = ? AND attempt = ?"
             ended = "UPDATE tasks SET state = ?, reason = ?, raised_at = ?, waited = ?, worker = NULL, until = NULL"
-            cost = "seconds = ?, forwards = ?, backwards = ?, hvps = ?"
+            cost = ", ".join(f"{name} = coalesce(?, {name})" for name in COSTS)
             why = [state, record.failed or record.skipped, record.failed_at, waited]
-            costs = [record.seconds, record.forwards, record.backwards, record.hvps]
             mine = [*key, claim.worker, claim.attempts[record.method]]
             if not db.execute(f"{ended}, {cost} WHERE {ours}", [*why, *costs, *mine]).rowcount:
                 return False
@@ -388,24 +392,25 @@ def opened(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot write into {folder}: {error.strerror}") from None
-    request = json.loads(json.dumps(request))
+    request = dict[str, Any](json.loads(json.dumps(request)))
+    made_by = request.pop("versions", versions())  # another machine's, if a shard is taken up
     with joined(folder / RUN) as database:
         with database.writing() as db:
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
-                made = {"schema": SCHEMA, "request": request, "versions": versions()}
+                made = {"schema": SCHEMA, "request": request, "versions": made_by}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(made[name])) for name in made])
             check_schema(database)
-            _check_request(database, request)
+            _check_request(database, {"schema": SCHEMA, "versions": made_by, **request})
             db.execute("UPDATE meta SET value = ? WHERE name = 'request'", [json.dumps(request)])
             _add_tasks(db, [*request["methods"]], instances, metrics, retry_failed)
         yield database
 
 
-def _check_request(database: RunDatabase, request: Mapping[str, Any]) -> None:
+def _check_request(database: RunDatabase, after: Mapping[str, Any]) -> None:
     """Refuse another evaluation; methods may be added, and a model may have another name."""
-    before, after = database.run, {"schema": SCHEMA, **request, "versions": versions()}
+    before = database.run
     changed = [name for name in different_parts(before, after) if name not in ("model", "fingerprint")]
     if before["methods"].items() <= after["methods"].items():
         changed = [name for name in changed if name != "methods"]

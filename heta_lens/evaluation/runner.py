@@ -43,7 +43,7 @@ HERE = Workers()
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
     """Draw the prompts of a source, and return the model too: loaded, if drawing needs it and the work is done here."""
-    if source != NEEDS_MODEL or "says" in draw.keywords:
+    if not isinstance(source, str) or source != NEEDS_MODEL or "says" in draw.keywords:
         return draw(), model
     ready = loaded(model)
     return draw(says=partial(next_word, ready)), ready if workers.here else model

@@ -90,6 +90,12 @@ def load_scores(path: str | PathLike[str]) -> SavedScores:
         return SavedScores(database.path, tuple(database.explained()))
 
 
+def _to_jsonl(table: pd.DataFrame) -> str:
+    """Write all digits, of which pandas keeps 15 decimal places at most."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
 def _to_parquet(table: pd.DataFrame) -> bytes:
     extra("datasets", "Parquet")  # pyarrow comes with the extra
     return table.to_parquet(index=False)
@@ -97,7 +103,7 @@ def _to_parquet(table: pd.DataFrame) -> bytes:
 
 EXPORTS: Mapping[str, Callable[[pd.DataFrame], bytes | str]] = {
     ".csv": lambda table: table.to_csv(index=False),
-    ".jsonl": lambda table: table.to_json(orient="records", lines=True, force_ascii=False) or "",
+    ".jsonl": _to_jsonl,
     ".parquet": _to_parquet,
 }
 

@@ -85,12 +85,11 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         if not partial:
             raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
         warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
-    request = {
-        name: value for name, value in whole.items() if name not in ("schema", "shard", "fingerprint", "versions")
-    }
+    request = {name: value for name, value in whole.items() if name not in ("schema", "shard", "fingerprint")}
     with opened(folder, {**request, "methods": methods}, (), ()) as database:
         for place, run in runs.items():
-            database.check_model(run["fingerprint"])
+            if "fingerprint" in run:  # else its model was never loaded
+                database.check_model(run["fingerprint"])
             database.connection.execute("ATTACH ? AS shard", [str(place / RUN)])
             with database.writing() as db:
                 _take_results(db)
@@ -104,7 +103,8 @@ def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, A
     shards: dict[Shard, Path] = {}
     (first, start), *_ = runs.items()
     for folder, run in runs.items():
-        different = [name for name in different_parts(start, run) if name not in MAY_DIFFER]
+        model = {"fingerprint": run.get("fingerprint", start.get("fingerprint"))}  # which one may not have loaded yet
+        different = [name for name in different_parts({**model, **start}, {**model, **run}) if name not in MAY_DIFFER]
         if any(methods.get(label, recipe) != recipe for label, recipe in run["methods"].items()):
             different.append("methods")
         if different:

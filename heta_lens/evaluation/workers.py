@@ -135,7 +135,7 @@ def work(
     worker = worker_name()
     with run.renewing(worker):
         while True:
-            claim = run.claim(worker, setup.metrics, longest_first=longest_first)
+            claim = run.claim(worker, setup.metrics, [*setup.entries], longest_first=longest_first)
             if claim is not None:
                 since = time.perf_counter()
                 for outcome in evaluator.outcomes(setup.task(claim)):
@@ -202,7 +202,7 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
                         member.connection.send_bytes(packed)
                         continue
                 except (EOFError, OSError, pickle.UnpicklingError):
-                    news = RuntimeError(f"workers die before they are ready: {member.death()}")
+                    news = EOFError(member.death())
                 if isinstance(news, str):
                     member.worker, failed_starts = news, 0
                     continue
@@ -211,7 +211,9 @@ def work_in_processes(run: RunDatabase, setup: Setup, count: int, look: Callable
                     continue
                 failed_starts += not member.worker
                 if member.worker:
-                    run.release(member.worker, member.death())
+                    run.release(member.worker, str(news))
+                elif failed_starts >= STARTS and isinstance(news, EOFError):
+                    raise RuntimeError(f"workers die before they are ready: {news}")
                 elif failed_starts >= STARTS or isinstance(news, ValueError | TypeError | OSError):
                     raise news
                 if run.counts().keys() & {"pending", "claimed"}:
@@ -351,7 +353,7 @@ def _work_of_actors(ray: Any, run: RunDatabase, setup: Setup, actors: dict[str, 
             claim = claims[name]
             if claim is not None and result is not None and run.commit(claim, *result, waited=waited):
                 continue
-            claims[name] = claim = run.claim(name, setup.metrics, longest_first=True)
+            claims[name] = claim = run.claim(name, setup.metrics, [*setup.entries], longest_first=True)
             if claim is None:
                 del answers[name]
             else:

@@ -12,7 +12,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import check_count
+from heta_lens._util.options import check_at_least, check_count
 from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
 from heta_lens.methods.base import Scores, WithBos
@@ -155,7 +155,7 @@ def fit_at2(
         seed: the seed of the ablations and the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
-    check_count("samples", samples, 2)
+    check_at_least("samples", samples, 2, whole=True)
     check_count("steps", steps)
     generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[tuple[Tensor, Tensor]]()
     total = len(predictions) if isinstance(predictions, Sized) else 0

@@ -94,11 +94,6 @@ def drawable(text: str) -> str:
     return "".join(map(_drawable if text.strip(JOINERS) else code_point, text))
 
 
-def quoted(token: str) -> str:
-    """Return a token in quotes, as Python writes it, cut to a length."""
-    return drawable(cut(repr(token), 24))
-
-
 @cache
 def _drawable(character: str) -> str:
     if character in "\n\t":
@@ -310,7 +305,7 @@ def bar_figure(result: Attribution | SpanAttribution, top: int, *, special: bool
     largest = largest[(shown & (sizes >= LEAST_BAR * sizes[scaled].max()))[largest]][:top].sort().values
     largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
     rows, count = largest.tolist(), int(shown.sum())
-    labels = [f"{quoted(attribution.tokens[row])}  {int(attribution.positions[row])}" for row in rows]
+    labels = [f"{drawable(cut(repr(attribution.tokens[row]), 24))}  {int(attribution.positions[row])}" for row in rows]
     title = drawable(attribution.title)
     which = f"the {len(rows)} of {count} tokens with the largest scores" if len(rows) < count else f"all {count} tokens"
     with figure_style([title, *labels]):

@@ -1,7 +1,7 @@
 """An attribution in a terminal: the highest scores as bars, or tokens coloured by score above a table."""
 
 from collections.abc import Collection
-from math import isnan
+from math import isnan, nan
 
 from rich.cells import set_cell_size
 from rich.console import Group, RenderableType
@@ -123,7 +123,9 @@ def _highest(attribution: Attribution, top: int, *, special: bool) -> Table:
 
 def _with_errors(attribution: Attribution, groups: list[list[int]]) -> list[str]:
     errors = attribution.standard_errors.get("scores")
-    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.1g}" for row, *_ in groups]
+    alone = [rows[0] if len(rows) == 1 else None for rows in groups]  # the error of a sum is not known
+    known = [nan if errors is None or row is None else float(errors[row]) for row in alone]
+    shown = ["" if isnan(error) else f" ± {error:.1g}" for error in known]
     width = max(map(len, shown), default=0)  # aligns the scores
     sums = [float(attribution.scores[rows].sum()) for rows in groups]
     return [f"{score:.4g}{error:{width}}" for score, error in zip(sums, shown, strict=True)]

@@ -7,12 +7,10 @@
 - ``page.html``, ``page.css``, ``page.js``: the page, which shows the views of `heta_lens.plots`
 """
 
-import webbrowser
 from os import PathLike
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from heta_lens._util.html_view import View
 from heta_lens._util.python import check_extra
 from heta_lens.model.adapter import check_decoder
 
@@ -45,7 +43,5 @@ def app(model: Any, *, port: int = 0, browser: bool = True, state: str | PathLik
     running = App(Answers(model), History(state), listen(port))
     if browser:
         # Other users of the computer can read a browser's command line, and with it a secret, but not this file.
-        redirect = Path(mkdtemp(prefix="heta_lens_")) / "app.html"
-        redirect.write_text(f'<meta http-equiv="refresh" content="0; url={running.address}">', encoding="utf-8")
-        webbrowser.open(redirect.as_uri())
+        View("heta_lens", f'<meta http-equiv="refresh" content="0; url={running.address}">').open()
     return running

@@ -153,13 +153,13 @@
   /** Explain by methods, `fast` first because it is one pass, and HETA last because it is slow; after an error, show the explanations from before again. */
   const explain = (methods, before = null) => start(async signal => {
     const turn = name => (name === "heta") - (name === "fast");
-    methods = [...methods].sort((one, other) => turn(one) - turn(other));
+    methods = [...new Set(methods)].sort((one, other) => turn(one) - turn(other));
     running = new Set(methods);
     methods.forEach(name => later.delete(name));
     save();
     $("#why").hidden = false;
     drawForms();
-    $("#view").classList.toggle("stale", !explanations.has(state.shown));
+    $("#view").classList.toggle("stale", !explanations.has(state.shown) && state.shown !== "compared");
     drawTabs();
     try {
       await receive({ question: question(), methods }, signal);
@@ -198,16 +198,13 @@
         save();
         if (whole) running.delete(method);
         if (method === state.shown) show(method);
-        else if (explanations.size === 1) preview(method);
-        else drawTabs();
+        else {
+          drawTabs();
+          if (explanations.size === 1) draw(message);  // until that of the chosen method is there
+        }
         say(whole ? "" : `${method}: from few probes; the error bars will shrink`);
       }
     }
-  };
-  /** Show a result until that of the chosen method is there. */
-  const preview = name => {
-    drawTabs();
-    draw(explanations.get(name));
   };
   const show = name => {
     state.shown = name;
@@ -243,6 +240,15 @@
   };
   const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : `${Math.ceil(seconds / 60)} min`;
   const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole && !later.has(name));
+  const drop = name => {
+    state.methods = state.methods.filter(other => other !== name);
+    explanations.delete(name);
+    delete state.entries[name];
+    if (state.shown === name) state.shown = explanations.size ? [...explanations.keys()][0] : state.methods[0];
+    if (explanations.has(state.shown)) draw(explanations.get(state.shown));
+    drawTabs();
+    save();
+  };
   const drawTabs = () => {
     const tabs = state.methods.map(name => {
       const known = explanations.get(name), tab = make("button", name, { type: "button", "aria-pressed": String(state.shown === name) });
@@ -253,17 +259,14 @@
       tab.onclick = () => {
         if (known) show(name);
         else state.shown = name;
-        if (!known?.whole && !running.has(name)) explain([name]);
+        if (!known?.whole && !running.has(name)) explain([name, ...running]);
       };
       if (state.methods.length === 1) return make("span", "", {}, tab);
       const close = make("button", "✕", { type: "button", class: "close", "aria-label": `without ${name}` });
       close.onclick = () => {
-        state.methods = state.methods.filter(other => other !== name);
-        explanations.delete(name);
-        delete state.entries[name];
-        if (state.shown === name) explanations.size ? show([...explanations.keys()][0]) : explain(state.methods);
-        drawTabs();
-        save();
+        const shown = state.shown === name;
+        drop(name);
+        if (shown && !explanations.size) explain(state.methods);
       };
       return make("span", "", {}, tab, close);
     });
@@ -281,13 +284,17 @@
     };
     const compare = make("button", "Compare", { type: "button", "aria-pressed": String(state.shown === "compared") });
     compare.disabled = explanations.size < 2;
-    compare.onclick = () => start(async signal => {
-      for await (const message of post("compare", { results: [...explanations.values()].map(({ result }) => result) }, signal)) {
-        state.shown = "compared";
-        drawTabs();
-        draw(message);
-      }
-    });
+    compare.onclick = async () => {
+      const others = [...running];
+      const ended = await start(async signal => {
+        for await (const message of post("compare", { results: [...explanations.values()].map(({ result }) => result) }, signal)) {
+          state.shown = "compared";
+          drawTabs();
+          draw(message);
+        }
+      });
+      if (ended && others.length) explain(others);
+    };
     $(".tabs").replaceChildren(...tabs, more, compare);
   };
 
@@ -392,12 +399,12 @@
     return space && /^\p{L}/u.test(text) ? ` ${text}` : text;
   };
   const [other, activation, options] = $$("#target form");
-  options.onsubmit = event => {
+  options.onsubmit = async event => {
     event.preventDefault();
-    const method = options.elements.method.value.trim();
-    if (!state.methods.includes(method)) state.methods.push(method);
+    const method = options.elements.method.value.trim(), added = !state.methods.includes(method);
+    if (added) state.methods.push(method);
     state.shown = method;
-    explain([method]);
+    if (await explain([method, ...running]) && added && !explanations.has(method) && !later.has(method)) drop(method);
   };
   other.onsubmit = event => {
     event.preventDefault();
@@ -466,9 +473,6 @@
   };
   $("#stop").onclick = () => {
     request.abort();
-    $("#stop").hidden = true;
-    running = new Set();
-    if (!$("#why").hidden) drawTabs();
     say("stopped");
   };
   $("#mode").hidden = !facts.chat;

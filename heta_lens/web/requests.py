@@ -6,13 +6,11 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from safetensors.torch import load
-from torch import Tensor
 
 from heta_lens._util.files import brief
 from heta_lens._util.options import hint, keywords
 from heta_lens._util.presets import PRESETS
-from heta_lens._util.storage import only_vector, reason
+from heta_lens._util.storage import only_vector
 from heta_lens.methods.registry import METHODS, method_of
 from heta_lens.prediction.target import activation
 
@@ -80,16 +78,8 @@ def target_of(question: Question) -> Any:
         return None
     if target.hook is None:
         return (target.text, target.against) if target.against else target.text
-    direction = None if target.direction is None else _vector(target.direction)
+    direction = None if target.direction is None else only_vector("the direction's file", b64decode(target.direction))
     return activation(target.hook, index=target.index, direction=direction, head=target.head)
-
-
-def _vector(file: str) -> Tensor:
-    try:
-        tensors = load(b64decode(file))
-    except Exception as error:  # whatever is in the file
-        raise ValueError(f"the direction's file is not a safetensors file ({reason(error)})") from None
-    return only_vector("the direction's file", tensors)
 
 
 @dataclass(frozen=True, config=EXACT)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from mimetypes import guess_type
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -44,15 +45,6 @@ from heta_lens.web.requests import ChangeTokens, Compare, Explain, FindComponent
 HOST = "127.0.0.1"
 LARGEST = 2_000_000  # bytes of a request
 POLL = 0.25  # seconds between two checks whether the client is still connected
-KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".pdf": "application/pdf",
-    ".tex": "text/plain; charset=utf-8",
-    ".csv": "text/csv; charset=utf-8",
-    ".json": "application/json",
-}
 EXAMPLE = (
     "Tom has lived in Oslo since he was born. Julia moved to Lisbon in 2019. Their cousin Maria works in Vienna.\n"
     "Question: In which city does Julia live now?\nAnswer: Julia lives in"
@@ -205,7 +197,7 @@ class App:
             return PlainTextResponse(_sentence(error), 404)
         name = re.sub(r"[^\w.-]+", "_", view.title, flags=re.ASCII).strip("_")[:60] or "explanation"
         disposition = {"Content-Disposition": f'attachment; filename="{name}{suffix}"'}
-        return Response(content, media_type=KINDS[suffix], headers=disposition)
+        return Response(content, media_type=guess_type(f"view{suffix}")[0], headers=disposition)
 
     def _drawn(self, view: View, suffix: str) -> str | bytes:
         with self.answers.drawing:

@@ -39,6 +39,8 @@ def test_the_effects_of_patching_each_token() -> None:
     assert re.search(r"^7 +' drawer' +9\.357 *$", shown, re.MULTILINE)
     assert "(effect: by how much its log_prob falls)" in shown
     assert "how much its logit falls" in done("patch", TEXT, "--scale", "logit", "--top", "1")
+    number = "--activation", "blocks.0.hook_resid_post", "--index", "5", "--top", "1"
+    assert "how much its value falls" in done("patch", TEXT, *number)
 
 
 def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:

@@ -18,12 +18,16 @@ from heta_lens.evaluation.prompt_evaluation import (
     Task,
     ask,
     description,
+    explainers,
     raised_at,
     ranges,
     record_of,
 )
 from heta_lens.evaluation.saved_scores import load_scores
+from heta_lens.methods.base import Scores
+from heta_lens.methods.controls import Recency
 from heta_lens.metrics import METRICS
+from heta_lens.prediction.prediction import Prediction
 
 
 @pytest.mark.slow
@@ -101,6 +105,17 @@ def test_an_error_is_described_with_its_place_outside_of_libraries() -> None:
     assert raised_at(caught.value).startswith("evaluation/test_prompt_evaluation.py:")
     assert description(caught.value).endswith(f"({raised_at(caught.value)})")
     assert description(ValueError("this\nand that")) == "ValueError: this"
+
+
+def test_an_attribution_that_cannot_be_saved_fails_alone() -> None:
+    class Strange(Recency):
+        def explain(self, prediction: Prediction) -> Scores:
+            return Scores(super().explain(prediction).scores, {"mine": object()})
+
+    named = {entry.label: entry for entry in explainers([Strange(), "random"])}
+    (prompt,) = suite("recall", limit=1, facts=2)
+    first, second = PromptEvaluator(demo(), named).outcomes(Task(prompt, {label: {} for label in named}))
+    assert "cannot be saved" in first.record.failed and not second.record.failed
 
 
 def test_a_prompt_that_cannot_be_asked_fails_for_every_method() -> None:

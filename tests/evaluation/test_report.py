@@ -119,6 +119,13 @@ def found(written: Path) -> Summary:
     return summary(written)
 
 
+def test_a_metric_that_raised_has_failed_and_was_not_skipped(tmp_path: Path) -> None:
+    raised = {"reasons": {"absent": "ZeroDivisionError: no"}, "errors": {"absent": "mine.py:3"}}
+    made = [replace(record("ours", number), **(raised if number < 2 else {})) for number in range(5)]
+    cell = summary(folder_of(tmp_path, made)).cells["absent", "ours"]
+    assert (cell.failed, cell.skipped) == ({"ZeroDivisionError: no": 2}, {"no gold words": 3})
+
+
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds scores and no metrics"):
         write_report(folder_of(tmp_path, records(), {**RUNS, "metrics": {}}))

@@ -117,6 +117,15 @@ def test_a_worker_claims_all_tasks_of_a_prompt_and_no_other_worker_gets_them(dat
     }  # fmt: skip
 
 
+def test_a_worker_leaves_methods_that_it_does_not_have_to_others(tmp_path: Path) -> None:
+    """A second command may add methods to a folder while the first is at work."""
+    with opened(tmp_path, REQUEST, PROMPTS, ["f1"]) as database:
+        claim = database.claim(worker_name(), ["f1"], ["two"])
+        assert claim is not None and [*claim.missing] == ["two"]
+        rest = [database.claim(worker_name(), ["f1"], ["two"]) for _ in PROMPTS]
+        assert rest[-1] is None and database.counts() == {"claimed": 3, "pending": 3}
+
+
 def test_an_expired_claim_passes_on_and_a_late_result_is_dropped(
     database: RunDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +381,23 @@ def test_a_failed_metric_is_repeated_and_other_metrics_are_kept(
     with monkeypatch.context() as broken:
         broken.setattr(heta_lens.METHODS["recency"], "explain", failing)
         assert run(tmp_path, retry_failed=True) == again
+
+
+def test_a_repetition_that_fails_leaves_the_cost_of_what_was_measured(tmp_path: Path) -> None:
+    claims = []
+    for retry_failed in (False, True):
+        with opened(tmp_path, REQUEST, PROMPTS, ["f1", "morf"], retry_failed=retry_failed) as database:
+            claim = database.claim(worker_name(), ["f1", "morf"])
+            assert claim is not None
+            claims.append(claim.prompt)
+            if retry_failed:
+                assert commit(database, claim, "one", values={}, failed="ValueError: no")
+            else:
+                values = {"f1": 0.5, "morf": None}
+                assert commit(database, claim, "one", values=values, errors={"morf": "a:1"}, seconds=5.0, forwards=100)
+            (found,) = database.records()
+    assert claims[0] == claims[1] and (found.seconds, found.forwards) == (5.0, 100)
+    assert found.values == {"f1": 0.5, "morf": None} and found.reasons["morf"] == "ValueError: no"
 
 
 def test_a_failed_method_is_recorded_with_its_place_and_repeated_if_asked(

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -188,6 +189,14 @@ def test_mistakes_get_one_sentence(
 def attributed(out: Path, count: int = 2, methods: Any = ("leave_one_out", "input_x_gradient"), **options: Any) -> Any:
     instances = suite("recall", limit=count)
     return heta_lens.attribute_dataset(demo(), instances, methods, out=out, progress=False, **options)
+
+
+def test_a_table_of_prompts_is_a_data_set(tmp_path: Path) -> None:
+    table = pd.DataFrame({"id": ["a", "b"], "question": [prompt.text for prompt in suite("recall", limit=2)]})
+    found = heta_lens.attribute_dataset(
+        demo(), table, "recency", fields={"text": "question"}, out=tmp_path, progress=False
+    )
+    assert found.prompts == ("a", "b")
 
 
 @pytest.mark.slow

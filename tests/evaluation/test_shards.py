@@ -107,6 +107,24 @@ def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
     assert len(read_records(shards)) == 21
 
 
+def test_a_shard_whose_model_was_never_loaded_is_merged_too(shards: Path) -> None:
+    for number in (0, 2):
+        altered(shards / f"shard-{number}-of-3", "DELETE FROM meta WHERE name = 'fingerprint'")
+    assert merge(shards) == 21
+    with reading(shards) as merged, reading(shards / "shard-1-of-3") as shard:
+        assert merged.run["fingerprint"] == shard.run["fingerprint"]
+
+
+def test_a_merged_evaluation_has_the_versions_of_its_shards(shards: Path) -> None:
+    for number in range(3):
+        altered(
+            shards / f"shard-{number}-of-3", """UPDATE meta SET value = '{"torch": "1.0"}' WHERE name = 'versions'"""
+        )
+    assert merge(shards) == merge(shards) == 21
+    with reading(shards) as merged:
+        assert merged.run["versions"] == {"torch": "1.0"}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -211,6 +211,28 @@ def test_a_killed_worker_costs_one_method_of_a_prompt(
     assert len(read_records(tmp_path / "p")) == 12
 
 
+FULL = """
+from heta_lens.evaluation.run_database import RunDatabase
+
+def commit(*_, **__):
+    raise OSError("the disk is full")
+
+def full(prediction):
+    RunDatabase.commit = commit
+    return prediction.embeddings.norm(dim=-1)
+"""
+
+
+@pytest.mark.thorough
+def test_a_worker_that_cannot_go_on_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "full.py").write_text(FULL)
+    found_by_workers(tmp_path, monkeypatch)
+    run(tmp_path / "o", "full:full", workers=Workers(2, threads=1))
+    assert {record.failed for record in read_records(tmp_path / "o")} == {
+        "3 workers, one after the other, died of this method: the disk is full"
+    }
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)

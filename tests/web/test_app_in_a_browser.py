@@ -199,6 +199,35 @@ def test_stopped_work_is_said_and_can_be_taken_up(opened: Callable[..., Any], de
     page.locator("#view .kicker", has_text="recency").wait_for()
 
 
+def test_a_method_that_does_not_exist_is_not_asked_again(
+    opened: Callable[..., Any], story: str, errors: list[str]
+) -> None:
+    page = opened()
+    generate(page, story)
+    explain(page)
+    page.get_by_text("Explain another target").click()
+    page.get_by_label("Method", exact=True).fill("leave_on_out")
+    page.get_by_label("Method", exact=True).press("Enter")
+    page.locator("#says.error", has_text="did you mean 'leave_one_out'?").wait_for()
+    assert page.locator(".tabs button", has_text="leave_on_out").count() == 0
+    assert page.locator("#view:not(.stale) .kicker", has_text="fast").count() == 1
+    explain(page, 1)
+    assert page.locator("#says.error").count() == 0 and errors.pop().endswith("400 (Bad Request)")
+
+
+def test_a_comparison_lets_the_other_methods_go_on(opened: Callable[..., Any], demo: Any, story: str) -> None:
+    page = opened()
+    generate(page, story)
+    explain(page)
+    with holding(demo):
+        page.get_by_label("another method").select_option("recency")
+        page.get_by_role("button", name=re.compile(r"recency.*…")).wait_for()
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_text("Agreement", exact=True).wait_for()
+    page.get_by_role("button", name=re.compile(r"recency [\d.]+ s")).wait_for()
+    assert page.get_by_role("button", name="Compare").get_attribute("aria-pressed") == "true"
+
+
 def test_with_the_keyboard_only(opened: Callable[..., Any], story: str) -> None:
     page = opened()
     page.get_by_label("prompt", exact=True).focus()

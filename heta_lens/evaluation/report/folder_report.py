@@ -87,11 +87,11 @@ def _document(results: Summary, title: str, figures: Mapping[str, Figure]) -> It
 
 
 def _about(results: Summary) -> Iterator[str]:
-    if not results.templates:
+    told = {record.instance: record.template for record in results.records}
+    if not told:
         yield "No instance has been finished yet."
         return
-    run, n = results.run, len(results.templates)
-    templates = {*filter(None, results.templates.values())}
+    run, n, templates = results.run, len(told), {*filter(None, told.values())}
     done = f"{n} of " if n < results.requested else ""
     split = f" of the {run['split']} split" if run.get("split") else ""
     shard = f" in shard {run['shard']}" if run.get("shard") else ""
@@ -100,7 +100,8 @@ def _about(results: Summary) -> Iterator[str]:
     yield f"{done}{instances}{split}{shard}{made}. Methods are compared with {results.reference}."
     if run.get("budget") is not None:
         yield f"Every method takes at most {run['budget']:g} forwards per prompt (a backward counts as two)."
-    if correct := results.correct.values():
+    known = {record.instance: record.correct for record in results.records if record.correct is not None}
+    if correct := known.values():
         yield f"The explained token is the model's own prediction in {sum(correct)} of {len(correct)} instances."
 
 

@@ -52,12 +52,6 @@ class Measure:
     def goodness(self, value: float) -> float:
         return value if self.better == "more" else -value
 
-    def verdict(self, difference: Difference | None, p: float | None) -> int:
-        """Return 1 for a better method, -1 for a worse method, 0 if chance may explain the difference."""
-        if difference is None or p is None or not p < SIGNIFICANT:
-            return 0
-        return 1 if (difference.value > 0) == (self.better == "more") else -1
-
     @property
     def aggregated_by(self) -> Aggregate:
         return AGGREGATES[self.aggregate].aggregate
@@ -133,14 +127,14 @@ class MetricResults:
         cells, name = {}, self.metric.name
         for method, records in self.records.items():
             valued = self.values[method].index
-            failed = [record for record in records.values() if record.failed]
-            skipped = [each for instance, each in records.items() if instance not in valued and not each.failed]
+            failed = [each for each in records.values() if each.failed or name in each.errors]
+            skipped = [each for each in records.values() if each.instance not in valued and each not in failed]
             cells[method] = Cell(
                 self.estimates[method],
                 differences.get(method),
                 p_values.get(method),
                 skipped=Counter(_line(each.skipped or each.reasons.get(name, "")) for each in skipped),
-                failed=Counter(_line(each.failed) for each in failed),
+                failed=Counter(_line(each.failed or each.reasons.get(name, "")) for each in failed),
                 pending=self.total - len(records),
                 degenerate=sum(name in records[instance].degenerate for instance in valued),
             )
@@ -186,20 +180,12 @@ class Summary:
     costs: pd.DataFrame  # medians per prompt by method; of seconds also the 10th and 90th percentile
     records: Sequence[Record] = field(repr=False)  # of the methods that the request lists
 
-    @cached_property
-    def templates(self) -> dict[str, str]:
-        """The templates of the finished instances."""
-        return {record.instance: record.template for record in self.records}
-
-    @property
-    def correct(self) -> dict[str, bool]:
-        """Whether the explained token is the model's own prediction, by instance."""
-        return {record.instance: record.correct for record in self.records if record.correct is not None}
-
     def verdict(self, metric: Measure, method: str) -> int:
         """Compare a method with the reference: 1 for better, -1 for worse, 0 if chance may explain the difference."""
         cell = self.cells[metric.name, method]
-        return metric.verdict(cell.difference, cell.p)
+        if cell.difference is None or cell.p is None or not cell.p < SIGNIFICANT:
+            return 0
+        return 1 if metric.goodness(cell.difference.value) > 0 else -1
 
     def most(self, metric: Measure) -> int:
         """Return the largest number of instances with a value of a method."""

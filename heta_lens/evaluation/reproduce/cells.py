@@ -112,7 +112,7 @@ def table_metrics(full: Heta, window: int, first: str) -> dict[str, Metric]:
     for settings in SETTINGS:
         names = [f"{settings}_{name}" for name in (*DECODED, "tokens")]
         evaluators |= dict.fromkeys(names, partial(evaluate_decoding, settings))
-    return {name: Metric(name, evaluator) for name, evaluator in evaluators.items()}
+    return {name: Metric(name, evaluator, low=None, high=None) for name, evaluator in evaluators.items()}
 
 
 def peak_memory(explain: Any, prediction: Prediction) -> float:
