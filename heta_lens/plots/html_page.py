@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -266,6 +267,10 @@ def fragment(
         "units": units(attribution),
         "pieces": packed(pieces(attribution), "<u2") if len(attribution) > LONG else None,
         "measured": None if attribution.measured.all() else attribution.measured.nonzero()[:, 0].tolist(),
+        "together": [
+            [bisect_left(positions, start), bisect_left(positions, stop)]
+            for start, stop, _ in attribution.diagnostics.masked_together or ()
+        ],
         "first": [0] if positions[0] == 0 and not hidden[0] else [],
         "hidden": hidden.nonzero()[:, 0].tolist(),
         "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",

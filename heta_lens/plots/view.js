@@ -39,7 +39,8 @@
     while (rows--) rowsOf[chip].push(chipOf.push(chip) - 1);
   });
   const views = data.values.map(view => ({ ...view, values: floats(view.values), errors: view.errors && floats(view.errors) }));
-  const units = { tokens: chipOf };
+  const units = { tokens: [...chipOf] }, together = data.together ?? [];
+  together.forEach(([start, stop]) => units.tokens.fill(chipOf[start], start, stop));  // a search left these together
   for (const name in data.units) units[name] = counts(data.units[name].of);
   const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
   /** Of a long text, the piece of every row: a sentence, or a part of a long one. */
@@ -80,13 +81,14 @@
     const scores = views.find(view => !isPart(view));
     return [scores, ...views.filter(isPart)].filter(view => isPart(own) ? view !== own : isPart(view)).map(picked);
   };
+  const unitsName = () => state.unit === "tokens" && together.length ? "tokens and spans" : state.unit;
   const hidden = row => [...hiddenKinds].some(kind => kinds[kind].has(row));
   const chipsOf = unit => [...new Set(state.members[unit].map(row => chipOf[row]))];
   const unitText = unit => chipsOf(unit).map(chip => texts[chip]).join("");
   const unitName = unit => {
     const text = unitText(unit), role = data.units[state.unit]?.roles?.[unit];
     if (role) return role === "template" ? "template" : clip(`${role}: ${text.trim()}`);
-    if (state.unit === "tokens") return `“${clip(text)}”${rowsOf[unit].includes(data.last) ? " (last)" : ""}`;
+    if (state.unit === "tokens") return `“${clip(text)}”${state.members[unit].includes(data.last) ? " (last)" : ""}`;
     return `“${clip(text.trim())}”`;
   };
   /** The same to read in a sentence: without spaces inside the quotes. */
@@ -112,10 +114,11 @@
     });
     const order = sums.map((_, unit) => unit).filter(unit => visible[unit]).sort((a, b) => height(sums[b]) - height(sums[a]) || a - b);
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
+    const depth = unit => state.unit === "tokens" ? sums[unit] / chipsOf(unit).length : sums[unit];
     const share = unit => Math.abs(sums[unit]) / whole, first = of[sinkOf(view.values)];
     const scaled = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? order.filter(unit => unit !== first) : order;
     const most = Math.max(...order.map(unit => Math.abs(sums[unit])), 0), signed = order.some(unit => sums[unit] < 0);
-    return { view, sums, order, scaled, ranks, share, most, signed, deepest: state.unit === "messages" ? most || 1 : deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
+    return { view, sums, order, scaled, ranks, share, most, signed, depth, deepest: state.unit === "messages" ? most || 1 : deepest(scaled.map(depth)), hidden: hiddenSize / whole };
   };
   const errorOf = (result, unit) => {
     const [row, second] = state.unit === "tokens" ? state.members[unit] : [];
@@ -268,7 +271,7 @@
     mark();
   };
   const paint = (strip, result) => strip.chips.forEach((chip, place) => {
-    const [row] = rowsOf[place], value = result.sums[units[state.unit][row]], off = hidden(row);
+    const [row] = rowsOf[place], value = result.depth(units[state.unit][row]), off = hidden(row);
     chip.style.setProperty("--a", off ? 0 : Math.min(1, Math.abs(value) / result.deepest).toFixed(3));
     chip.classList.toggle("n", value < 0);
     chip.classList.toggle("off", off);
@@ -287,9 +290,9 @@
     bar.classList.toggle("n", total(own) < 0);
     text.textContent = own.some(value => value) ? percent(held) : "";
   };
-  const over = result => result.scaled.filter(unit => Math.abs(result.sums[unit]) > result.deepest * 1.0001);
+  const over = result => result.scaled.filter(unit => Math.abs(result.depth(unit)) > result.deepest * 1.0001);
   const beyond = result => over(result).map(unit =>
-    `${bareName(unit)} is ${round(result.sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
+    `${bareName(unit)} is ${round(result.depth(unit))}${result.depth(unit) === result.sums[unit] ? "" : " a token"} (${percent(result.share(unit))}), beyond the scale`);
   /** One scale: of all strips, if several are shown, each with a deepest colour of its own. */
   const legend = () => {
     const [first] = state.results, several = state.results.length > 1, signed = state.results.some(result => result.signed);
@@ -422,7 +425,7 @@
       row.onclick = () => pin(chipsOf(unit)[0]);
       rows.append(row);
     });
-    return [make("h3", `Highest of ${result.order.length} ${state.unit}: ${result.view.name}, in % of all`), rows, make("p", data.hint, { class: "hint" })];
+    return [make("h3", `Highest of ${result.order.length} ${unitsName()}: ${result.view.name}, in % of all`), rows, make("p", data.hint, { class: "hint" })];
   };
   const agreement = () => {
     const { value, pairs } = data.agreement, rows = make("div", "", { class: "rows" });
@@ -491,8 +494,8 @@
     const rest = order.filter(unit => !shownRows.has(unit)), next = Math.min(order.length, state.rows + STEP);
     const more = make("button", !rest.length ? `show ${some.length}` : next < order.length ? `show ${next}` : `show all ${next}`, { type: "button" });
     more.onclick = () => { state.rows = rest.length ? next : 0; table(); };
-    const told = make("p", !rest.length ? "" : `${rest.length} more ${state.unit} hold ${percent(total(rest.map(first.share)))} of ${first.view.name} together.`, {}, more);
-    find(".more summary").textContent = `Table of ${order.length} ${state.unit}`;
+    const told = make("p", !rest.length ? "" : `${rest.length} more ${unitsName()} hold ${percent(total(rest.map(first.share)))} of ${first.view.name} together.`, {}, more);
+    find(".more summary").textContent = `Table of ${order.length} ${unitsName()}`;
     find(".sheet").replaceChildren(make("table", "", {}, make("thead", "", {}, line), body), ...(order.length > some.length ? [told] : []));
   };
 

@@ -107,12 +107,13 @@ def test_what_was_not_measured_alone_is_marked(tmp_path: Path) -> None:
     searched = long({52: 5.0}, count=2)
     searched = replace(searched, diagnostics=Diagnostics.of({"masked_together": ((0, 10, 0.02), (12, 14, 0.01))}))
     script = """
+    const overview = card(), of = name => chips().flatMap((chip, at) => chip.matches(name) ? [at] : []);
     point(chips()[3]);
-    const marked = chips().flatMap((chip, at) => chip.matches(".m") ? [at] : []);
-    return [marked, card(), $(".scale").textContent];
+    return [of(".m"), of(".now"), overview, card(), $(".scale").textContent];
     """
-    marked, card, legend = run(page(searched).page, script, tmp_path)
-    assert marked == [*range(10), 12, 13]
+    marked, now, overview, card, legend = run(page(searched).page, script, tmp_path)
+    assert marked == [*range(10), 12, 13] and now == [*range(10)]
+    assert "Highest of 10 tokens and spans" in overview and "positions 0–9" in card and "0.01" in card
     printed = prompt(searched)
     assert [str(printed)[span.start : span.end] for span in printed.spans if "italic" in span.style][2] == " turned"
     assert "not measured alone" in card and "dotted: not measured alone" in legend
