@@ -107,6 +107,8 @@ def patch(
     names = [site_name(adapter, what, layer) for layer in rows]
     adapter.check_points(names)
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens, scale)
+    if layers is None:  # of an activation, no block above is run
+        rows, names = rows[: clean.layers], names[: clean.layers]
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running():
         activations, batches = noted(clean, names), corrupted.batches(batch)

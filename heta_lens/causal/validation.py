@@ -113,7 +113,8 @@ class Validation:
     def plot(self) -> View:
         """Draw scores above effects, as shares of the largest score and the largest effect."""
         rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
-        return heat(self.title, ["score", "effect"], self.tokens, rows, "; ".join(self._summary), self.positions)
+        names = ["score / largest", "effect / largest"]
+        return heat(self.title, names, self.tokens, rows, "; ".join(self._summary), self.positions)
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *self._summary])

@@ -280,6 +280,10 @@ def show_saved(
     """
     files.check()
     saved = views.read_saved(paths, prompt, method)
+    if not saved:
+        raise ValueError(
+            f"{' '.join(map(str, paths))} holds no scores of this prompt and method, which may have failed"
+        )
     apart = files.apart([of.name for of in saved])
     for of in saved:
         views.write_files(of.result, apart[of.name], special=special, by=by)

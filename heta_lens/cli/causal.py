@@ -179,8 +179,7 @@ def _patch_grid(
 
 
 def _quantity(question: Question, options: Mapping[str, Any]) -> str:
-    of_words = isinstance(question.target, str | tuple | None)
-    return options.get("scale", "log_prob") if of_words else "value"
+    return "value" if callable(question.target) else options.get("scale", "log_prob")
 
 
 PASSAGE = "The words of the prompt that are changed, as ' Lisbon'; they must occur once, or --at says where."
@@ -211,7 +210,8 @@ class ChangeFlags:
     def options(self, prompt: Prompt, read: ReadPrompt, question: Question) -> dict[str, Any]:
         """Return the options ``positions`` and ``change`` of `components`."""
         if self.corrupted is not None:
-            return {"change": read_by(read.cache.model, with_text(prompt, self.corrupted), question).tokens}
+            other = read_by(read.cache.model, with_text(prompt, self.corrupted), question).tokens
+            return {"change": getattr(other, "tokens", other)}  # of a chat, too
         change = int(self.change) if self.change is not None and self.change.isdecimal() else self.change
         return {
             "positions": self.at or read.prediction(question).positions_of(str(self.passage)),
@@ -239,9 +239,11 @@ def list_components(
     The passage is changed, and clean outputs of heads and MLPs are patched back in.
     """
     files.check((*views.PAGES, *views.DRAWN))
-    views.check_writable([] if save is None else [save])
+    views.check_writable([] if save is None else [save], tensors=True)
     changed.check()
     prompt, question = prompts.read(), questions.question()
+    if changed.corrupted is not None:
+        refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
     from heta_lens.causal import components
 
     read = read_prompt(model, prompt, question, **loading.options())

@@ -221,7 +221,7 @@ def fit_head_weights(
 
     The method at2 takes the file: weights=FILE.
     """
-    check_writable([out])
+    check_writable([out], tensors=True)
     from heta_lens._util.python import Lazy
     from heta_lens.data.suites import prompts
     from heta_lens.evaluation.prompt_evaluation import ask

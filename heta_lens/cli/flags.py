@@ -206,7 +206,7 @@ class PromptFlags:
         if self.user is not None:
             system = [] if self.system is None else [{"role": "system", "content": self.system}]
             return [*system, {"role": "user", "content": self.user}]
-        text = self._text().removesuffix("\n").removesuffix("\r")
+        text = self._text()
         if not text.strip():
             raise ValueError("the text is empty: give the prompt that the model is to continue")
         return text
@@ -215,14 +215,19 @@ class PromptFlags:
         if self.file is not None:
             from heta_lens._util.files import read_text
 
-            return read_text(self.file, f"--file {self.file}: there is no such file")
+            return _without_end(read_text(self.file, f"--file {self.file}: there is no such file"))
         if self.text is None and (sys.stdin is None or sys.stdin.isatty()):
             raise ValueError("there is no prompt: give a TEXT, or --file, --user, or --chat with a file of messages")
         if self.text in (None, "-"):
-            return sys.stdin.read()
+            return _without_end(sys.stdin.read())
         if os.path.isfile(self.text):
             raise ValueError(f"{self.text} is a file: --file {self.text} reads the prompt from it")
         return self.text
+
+
+def _without_end(text: str) -> str:
+    """Return a file's text without its last line end, which editors and commands write."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def with_text(prompt: Prompt, text: str) -> Prompt:

@@ -66,7 +66,14 @@ class Files:
         """Return the files of several results, as ``a-lime_samples=200.html``; the files themselves for one result."""
         if len(labels) == 1:
             return dict.fromkeys(labels, self)
-        return {label: Files(**{name: _labelled(path, label) for name, path in used(self).items()}) for label in labels}
+        named = dict[str, Files]()
+        for number, label in enumerate(labels):
+            name = re.sub(r"[^\w.=]+", "_", label)
+            paths = {kind: path.with_name(f"{path.stem}-{name}{path.suffix}") for kind, path in used(self).items()}
+            if Files(**paths) in named.values():
+                paths = {kind: path.with_stem(f"{path.stem}_{number}") for kind, path in paths.items()}
+            named[label] = Files(**paths)
+        return named
 
 
 @dataclass(frozen=True)
@@ -74,15 +81,15 @@ class SavedFiles(Files):
     save: Annotated[Path | None, Option(metavar="FILE", help=SAVE)] = None
 
 
-def check_writable(paths: Iterable[Path]) -> None:
-    """Refuse unwritable files, before long work."""
+def check_writable(paths: Iterable[Path], *, tensors: bool = False) -> None:
+    """Refuse unwritable files, and names of pictures for ``tensors``, before long work."""
+    from heta_lens._util.files import check_no_view
+
     for path in paths:
+        if tensors:
+            check_no_view(path, "--json")
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
-
-
-def _labelled(path: Path, label: str) -> Path:
-    return path.with_name(f"{path.stem}-{re.sub(r'[^A-Za-z0-9.=]+', '_', label)}{path.suffix}")
 
 
 def write_view(view: "Callable[[], View]", files: Files) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Activation
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, WithBatch, WithSeed
 from heta_lens.model.batching import Batches
@@ -84,6 +85,8 @@ def traced(
     adapter, read, cells = prediction.adapter, partial(prediction.read, scale=scale), torch.eye(len(prediction)).bool()
     names = [[site_name(adapter, site, layer) for layer in row] for row in rows]
     begins = [row[0] + (site == "resid_post") for row in rows]  # the first block that runs
+    if isinstance(prediction.target, Activation):  # which may be read in this block, or below
+        begins = [min(row[0], adapter.first_read) for row in rows]
     restored, low = list[Tensor](), list[Tensor]()
     clean = noted(prediction, {name for row in names for name in row})
     for embeddings in noisy:

@@ -100,6 +100,12 @@ class ModelAdapter:
         every = len(self.model.blocks)
         return max(_blocks_before(name, every) for name in self.reads) if self.reads else every
 
+    @property
+    def first_read(self) -> int:
+        """The block that has to run for the first of what is read: the last one, of logits."""
+        every = len(self.model.blocks)
+        return min(_blocks_before(name, every) for name in self.reads or ("",)) - 1
+
     def passes(self, name: str) -> bool:
         """Return whether runs go through a hook point: it is in a block that runs, or in none."""
         return _blocks_before(name, 0) <= self.layers

@@ -119,7 +119,8 @@ class Circuit:
                 axes.plot(column, low - 1, marker="^", color=ROUTE, markersize=6, clip_on=False)
         axes.plot(last, end, marker="^", color=INK, markersize=6, clip_on=False)
         answer = drawable(cut(self.answer, 40))
-        axes.text(last, end + 0.9, answer, ha="center" if len(answer) < 12 else "right", fontsize=9)
+        above = {"xytext": (0, 7), "textcoords": "offset points", "annotation_clip": False}
+        axes.annotate(answer, (last, end), **above, ha="center" if len(answer) < 12 else "right", fontsize=9)
         axes.set_xticks([*across.values()], labels, rotation=50, ha="right", rotation_mode="anchor")
         for tick, place in zip(axes.get_xticklabels(), across, strict=True):
             tick.set_color(ROUTE if place in self.changed else INK)

@@ -10,16 +10,16 @@ from itertools import groupby
 
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import ColouredScores, Shade, percent, shade_of, share_note, tint
-from heta_lens.plots.titles_and_notes import headline, kicker, predicted, scale_name, search_note
+from heta_lens.plots.titles_and_notes import headline, in_vain, kicker, predicted, scale_name, search_note
 from heta_lens.span_attribution import SpanAttribution
 
 
 @dataclass(frozen=True)
 class ColouredText(ColouredScores):
-    """A text to colour, and the tokens of a span's answer, ``written``, which follow in a frame.
+    """A text to colour, and the tokens of a span's answer, ``written``, which follow.
 
-    ``scale`` names the numbers that the colours stand for, ``marked`` are rows of evidence, and ``note`` is a line on
-    the evidence.
+    ``scale`` names the numbers that the colours stand for, ``marked`` are rows of evidence, ``note`` is a line on the
+    evidence, and ``framed`` are the numbers of the tokens that are explained, among those of the text and the answer.
     """
 
     title: str
@@ -27,6 +27,7 @@ class ColouredText(ColouredScores):
     written: tuple[str, ...]
     marked: frozenset[int]
     note: str
+    framed: frozenset[int]
 
     @classmethod
     def of(
@@ -40,15 +41,20 @@ class ColouredText(ColouredScores):
         """Return the coloured text of a result with evidence at the ``marked`` positions and a note on the evidence."""
         scored = result.summed
         title = f"{headline(scored)}   {kicker(scored)}"
-        written = tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else ()
+        written, framed = (), frozenset[int]()
+        if isinstance(result, SpanAttribution):
+            written = tuple(result.tokens[result.start :])
+            framed = frozenset(len(scored) + len(step) - result.start for step in result.steps)
         rows = frozenset(row for row, position in enumerate(scored.positions.tolist()) if position in marked)
-        meaning = "blue for the target, orange against it" if scored.signed else "no direction"
-        scale = f"{scale_name(result)}, {meaning}"
-        return cls(scored, special, title, scale, written, rows, note or ("underlined: evidence" if rows else ""))
+        signs = "blue for the target, orange against it"
+        signs = "blue above 0, orange below; the sign predicts no effect" if in_vain(scored) else signs
+        meaning = signs if scored.signed else "no direction"
+        scale, note = f"{scale_name(result)}, {meaning}", note or ("underlined: evidence" if rows else "")
+        return cls(scored, special, title, scale, written, rows, note, framed)
 
     @cached_property
     def folds(self) -> dict[range, str]:
-        return folds(self.attribution, special=self.special)
+        return folds(self.attribution, self.marked, special=self.special)
 
     @property
     def tints(self) -> list[Shade]:
@@ -103,10 +109,11 @@ def pieces(attribution: Attribution) -> list[int]:
     return found
 
 
-def folds(attribution: Attribution, *, special: bool = False) -> dict[range, str]:
+def folds(attribution: Attribution, marked: Collection[int] = (), *, special: bool = False) -> dict[range, str]:
     """Return the rows that a still view of a long text leaves out, and what it says in their place.
 
-    The pieces with the largest sums of sizes are shown, and the last piece; hidden tokens do not count.
+    The pieces with the largest sums of sizes are shown, the last piece, and those of ``marked`` rows; hidden tokens do
+    not count.
     """
     if len(attribution) <= LONG:
         return {}
@@ -114,7 +121,7 @@ def folds(attribution: Attribution, *, special: bool = False) -> dict[range, str
     shown = (attribution.scores.abs() * (~attribution.hidden | special)).tolist()
     for owner, size in zip(owners, shown, strict=True):
         sizes[owner] = sizes.get(owner, 0.0) + size
-    whole, opened, held = sum(shown) or 1.0, {owners[-1]}, 0.0
+    whole, opened, held = sum(shown) or 1.0, {owners[-1], *(owners[row] for row in marked)}, 0.0
     for piece in sorted(sizes, key=lambda piece: -sizes[piece])[:MOST]:
         if held < ENOUGH * whole:
             opened.add(piece)

@@ -53,6 +53,8 @@ def compare(attributions: Named | Iterable[Attribution | SpanAttribution], *, sp
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
     more = {"compare": True, "by_size": by_size, "hint": HINT, "last": last_row(text), "special": special}
     more["agreement"] = agreement(named)
+    if any(own.diagnostics.masked_together != text.diagnostics.masked_together for own in summed.values()):
+        more |= {"together": [], "measured": None}
     asked = dict.fromkeys(map(headline, summed.values()))
     page = fragment(
         text,

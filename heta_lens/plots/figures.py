@@ -22,7 +22,7 @@ from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import ColouredText, without_space
 from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, deepest, hidden_in, scaled_tokens, share_note, sink, tint
-from heta_lens.plots.titles_and_notes import scale_name
+from heta_lens.plots.titles_and_notes import scale_name, search_note
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -251,15 +251,16 @@ def _measure(size: float) -> Callable[[str], float]:
 def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piece]) -> None:
     title, size = drawable(shown.title), SIZE + 1.0
     axes.text(0, 12, title, size=size * min(1.0, WIDTH / _measure(size)(title)))
-    colours, count = [*shown.tints, *[WHITE] * len(shown.written)], len(shown.attribution.tokens)
+    colours = [*shown.tints, *[WHITE] * len(shown.written)]
     rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
     for piece in pieces:
         base = TITLE + LINE * piece.line + ABOVE + 1  # from the figure's top to the line that the letters stand on
         if piece.token == len(colours):
             axes.text(piece.left, base, piece.text, size=SIZE, color=QUIET)
             continue
-        look = {"fc": [part / 255 for part in colours[piece.token]], "ec": "white" if piece.token < count else INK}
-        axes.add_patch(rectangle((piece.left, base - ABOVE), piece.width, ABOVE + BELOW, linewidth=0.4, **look))
+        edge, colour = INK if piece.token in shown.framed else "white", [part / 255 for part in colours[piece.token]]
+        box = rectangle((piece.left, base - ABOVE), piece.width, ABOVE + BELOW, linewidth=0.4, fc=colour, ec=edge)
+        axes.add_patch(box)
         axes.text(piece.left, base, piece.text, size=SIZE, color="black")
         if piece.token in shown.marked:
             axes.plot([piece.left, piece.left + piece.width], [base + 2] * 2, color=INK, linewidth=1.2)
@@ -318,7 +319,7 @@ def bar_figure(result: Attribution | SpanAttribution, top: int, *, special: bool
         axes.tick_params(axis="y", length=0)
         _draw_bars(axes, attribution, rows, scale_name(result))
         _limit_axis(axes, attribution.scores[rows], scaled[rows])
-        note = drawable("; ".join(filter(None, [which, share_note(attribution)])))
+        note = drawable("; ".join(filter(None, [which, share_note(attribution), search_note(attribution)])))
         figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure
 

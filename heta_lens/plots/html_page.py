@@ -17,14 +17,13 @@ from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View, html_from
 from heta_lens._util.options import check_choice
-from heta_lens._util.presets import NO_SIGNS
 from heta_lens._util.text import legible, plain, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import LONG, pieces
 from heta_lens.plots.figures import exports_of, token_figure
 from heta_lens.plots.latex import latex
 from heta_lens.plots.scales import BLUE, ORANGE, deepest, hidden_in, last_row, sink, tint
-from heta_lens.plots.titles_and_notes import Predicted, headline, kicker, name_of, part_name, predicted, score_formula
+from heta_lens.plots.titles_and_notes import Predicted, headline, in_vain, kicker, part_name, predicted, score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 CONTROLS = ("random", "recency")
@@ -120,7 +119,7 @@ def meaning_of(attribution: Attribution) -> str:
     if attribution.method in CONTROLS:
         return MEANINGS["control"]
     if attribution.signed:
-        return MEANINGS["signed in vain" if name_of(attribution)[0] in NO_SIGNS else "signed"]
+        return MEANINGS["signed in vain" if in_vain(attribution) else "signed"]
     return MEANINGS["contrast" if isinstance(attribution.target, tuple) else "score"]
 
 
@@ -390,7 +389,7 @@ def heat(
         above=tint(BLUE),
         below=tint(ORANGE),
         scale={end: shade for end, shade in {most: BLUE, -most: ORANGE}.items() if (flat / end > 0).any()},
-        beyond=bool((flat.abs() > most).any()),
+        beyond={end for end in (most, -most) if (flat / end > 1).any()},
         most=most,
         columns=columns,
         positions=positions,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
 from heta_lens.plots.coloured_text import ColouredText, without_space
-from heta_lens.plots.scales import BLUE, ORANGE, tint
+from heta_lens.plots.scales import BLUE, ORANGE, shade_of, tint
 from heta_lens.span_attribution import SpanAttribution
 
 ARROW = r"\ensuremath{\rightarrow}"
@@ -87,8 +87,11 @@ def escaped(text: str) -> str:
 
 def _boxes(shown: ColouredText) -> Iterator[str]:
     """Yield a box per token on a line of LaTeX; a token with line ends and a very long token have several boxes."""
-    boxes = [f"\\hetatoken{{{shade.numbers}}}" for shade in shown.tints]
-    boxes += ["\\hetaframed"] * len(shown.written)
+    shades = [*shown.tints, *[tint(shade_of(0.0))] * len(shown.written)]
+    boxes = [
+        "\\hetaframed" if number in shown.framed else f"\\hetatoken{{{shade.numbers}}}"
+        for number, shade in enumerate(shades)
+    ]
     pieces = [
         (number, text)
         for number, token in enumerate(shown.all_tokens)

@@ -81,7 +81,8 @@ def _prompt(colours: ColouredScores, marked: Collection[int]) -> Text:
     line, attribution = Text(), colours.attribution
     coloured, alone = (~attribution.hidden | colours.special).tolist(), attribution.measured.tolist()
     rows = zip(attribution.tokens, attribution.positions.tolist(), colours.depths, coloured, strict=True)
-    hidden = folds(attribution, special=colours.special)
+    rows_of_evidence = [row for row, position in enumerate(attribution.positions.tolist()) if position in marked]
+    hidden = folds(attribution, rows_of_evidence, special=colours.special)
     beginnings, left_out = {own.start: line for own, line in hidden.items()}, {row for own in hidden for row in own}
     for row, (token, position, depth, has_colour) in enumerate(rows):
         if row in left_out:

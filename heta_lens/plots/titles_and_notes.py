@@ -95,7 +95,9 @@ def predicted(attribution: Attribution) -> Predicted:
     ]
     if known.target_value is not None:
         targets = [(bare(texts[0]), f"{known.target_value:.4g}")]
-    others = [(text, exp(log)) for text, log in known.candidates or () if text not in texts]
+    known_texts = {*texts, *(text for text, _ in known.candidates or () if any(repr(text) in own for own in texts))}
+    of_tokens = () if callable(attribution.target) else known.candidates or ()
+    others = [(text, exp(log)) for text, log in of_tokens if text not in known_texts]
     return Predicted(
         targets, [(bare(text), percent(p)) for row, (text, p) in enumerate(others) if not row or p >= 1e-3]
     )
@@ -132,7 +134,12 @@ def notes(result: Attribution | SpanAttribution) -> list[str]:
 def _direction(attribution: Attribution) -> str:
     if not attribution.signed:
         return UNSIGNED
-    return SIGNED_IN_VAIN if name_of(attribution)[0] in NO_SIGNS else SIGNED
+    return SIGNED_IN_VAIN if in_vain(attribution) else SIGNED
+
+
+def in_vain(attribution: Attribution) -> bool:
+    """Return whether the signs of the scores are no evidence."""
+    return name_of(attribution)[0] in NO_SIGNS
 
 
 def search_note(attribution: Attribution) -> str:

@@ -6,7 +6,7 @@ and the app's changes run through these two.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
@@ -300,8 +300,9 @@ def resampled(
 def redrawn(prediction: Prediction, draws: int, seed: int) -> Iterator[Float[Tensor, "pos d"]]:
     """Yield embeddings of tokens drawn from what the model predicts at every position; the first token stays."""
     ids, table = prediction.ids, prediction.adapter.embedding_table
-    generator = prompt_generator(seed, ids)
-    logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
+    generator, whole = prompt_generator(seed, ids), replace(prediction.adapter, reads=())  # an activation is no token
+    read, hooked = range(len(prediction)), bool(prediction.user_hooks)
+    logits = whole.run(prediction.whole_ids[None], read=read, whole=hooked)[0]
     reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
     for _ in range(draws):
         points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]

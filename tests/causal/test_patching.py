@@ -10,6 +10,7 @@ from transformer_lens import patching as theirs
 
 from helpers import zoo
 from helpers.asking import cache_of, explain, hooked, relative
+from heta_lens import activation
 from heta_lens.causal import Grid, patch
 from heta_lens.model.adapter import ModelAdapter
 
@@ -231,6 +232,14 @@ def test_a_grid_is_labelled_by_tokens_or_heads(build: Callable[..., Any]) -> Non
 def test_wrong_options_of_a_grid_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         patched(zoo.bridge("gpt2"), **options)
+
+
+def test_of_a_number_in_a_block_no_block_above_has_a_row() -> None:
+    target = activation("blocks.0.hook_resid_post", index=1)
+    model = zoo.bridge("gpt2")
+    clean, corrupted = prompts(model)
+    grid = patch(cache_of(model, clean), cache_of(model, corrupted), target)
+    assert grid.layers == (0,) and grid.values[0, -1] != grid.corrupted
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import cache_of, hooked, plain_embeddings, predict, relative
+from heta_lens import activation
 from heta_lens.causal import Grid, trace
 from heta_lens.methods.causal_tracing import CausalTracing
 from heta_lens.model.adapter import ModelAdapter
@@ -154,6 +155,33 @@ def test_what_is_put_back_is_what_a_layer_adds_to_the_stream(build: Callable[...
         model.run_with_hooks(zoo.prompt(model, N), fwd_hooks=hooks)
     before, attention, mlp, after = (kept[site] for site in sites)
     assert relative(before + attention + mlp, after) < 1e-6
+
+
+@torch.no_grad()
+@ONE_EACH
+@pytest.mark.parametrize("what", ["resid_post", "mlp_out"])
+def test_a_number_in_a_block_is_read_where_the_block_runs(build: Callable[..., Any], what: str) -> None:
+    """Alone, and less one of a lower block, which has run when the higher rows begin."""
+    model = build(n_layers=LAYERS)
+    ids, within, below = zoo.prompt(model, N), "blocks.2.hook_mlp_out", "blocks.0.hook_mlp_out"
+    clean = clean_at(model, ids, SITES[what])
+    noisy = under_noise(model, ids, (1, 2, 3), 3.0, 0, 0, N)
+
+    def number(name: str, hooks: Sequence[Any]) -> float:
+        seen = list[Tensor]()
+        model.run_with_hooks(ids, fwd_hooks=[*hooks, (name, lambda live, hook: seen.append(live))])  # noqa: ARG005
+        return float(seen[0][0, -1, 1])
+
+    for lower in (None, below):
+        target = activation(within, index=1)
+        pair = target if lower is None else (target, activation(lower, index=1))
+        found = traced(model, ids, pair, what=what, samples=1)
+        expected = torch.zeros(3, N, dtype=torch.float64)
+        for layer in range(3):
+            for place in range(N):
+                hooks = [*noisy, row_put(f"blocks.{layer}.{SITES[what]}", place, clean[layer])]
+                expected[layer, place] = number(within, hooks) - (number(lower, hooks) if lower else 0)
+        assert relative(found.values, expected) < 1e-6
 
 
 @ONE_EACH

@@ -41,6 +41,7 @@ def test_the_effects_of_patching_each_token() -> None:
     assert "how much its logit falls" in done("patch", TEXT, "--scale", "logit", "--top", "1")
     number = "--activation", "blocks.0.hook_resid_post", "--index", "5", "--top", "1"
     assert "how much its value falls" in done("patch", TEXT, *number)
+    assert "how much its prob falls" in done("patch", TEXT, "--target", "id:124", "--scale", "prob", "--top", "1")
 
 
 def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
@@ -63,6 +64,8 @@ def test_the_components_that_carry_a_passage(tmp_path: Path) -> None:
     assert repr(found).splitlines()[1] in shown and page.exists()
     assert repr(causal.Components.load(saved)) == repr(found)
     with_other = ("--corrupted", OTHER, "--knock-out", "--verify", "2", "-q")
+    refused = run("causal", "components", TEXT, "--corrupted", OTHER, "--position", "4")
+    assert refused.exit_code == 2 and "--position 4 has no effect with --corrupted" in refused.stderr
     found = causal.components(cache, change=cached(OTHER)[1], tokens=ids, verify=2, direction="knock_out")
     assert repr(found) in done("components", TEXT, *with_other)
     assert "replaced by token 5" in done("components", TEXT, "--at", "7", "--change", "5", "--verify", "1")

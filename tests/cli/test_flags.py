@@ -87,7 +87,7 @@ def give(monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
 @pytest.mark.parametrize("text", ["-", None])
 def test_a_text_comes_from_the_input(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, b"The cat\n")
-    assert PromptFlags(text).read() == "The cat"
+    assert PromptFlags(text).read() == "The cat" and PromptFlags("A:\n").read() == "A:\n"
     give(monkeypatch, b" \n")
     with pytest.raises(ValueError, match="the text is empty"):
         PromptFlags(text).read()

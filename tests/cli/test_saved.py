@@ -11,6 +11,7 @@ import pytest
 from transformers import LlamaConfig
 
 from helpers.evaluating import run
+from heta_lens.cli.views import Files
 from heta_lens.model import loading
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
@@ -47,6 +48,12 @@ def test_show_prints_the_output_of_attribute(monkeypatch: pytest.MonkeyPatch) ->
     assert TOKEN in both and SPAN in both and "why ' drawer'?" in both and "why ' drawer.'?" in both
     assert "drawer." in run("show", TOKEN, "--by", "word", "--top", "1").stdout
     assert run("show", "many", "--prompt", "p-1", "--method", "recency").stdout.count("recency: why") == 1
+
+
+def test_prompts_of_one_form_have_files_of_their_own(tmp_path: Path) -> None:
+    files = Files(html=tmp_path / "a.html")
+    named = [own.html.name for own in files.apart(["q-1", "q_1", "日本", "中国"]).values() if own.html]
+    assert named == ["a-q_1.html", "a-q_1_1.html", "a-日本.html", "a-中国.html"]
 
 
 SHOW = """

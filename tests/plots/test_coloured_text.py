@@ -77,6 +77,12 @@ def test_the_prediction_stands_at_the_end_with_its_probability() -> None:
 
 
 @pytest.mark.usefixtures("looking")
+def test_only_explained_tokens_of_an_answer_are_framed() -> None:
+    first, last = (attribution(["a", " b", " c", " d"][:count], [1.0] * count) for count in (2, 4))
+    shown = ColouredText.of(SpanAttribution((first, last), ("a", " b", " c", " d", " e")))
+    assert shown.written == (" c", " d", " e") and shown.framed == {2, 4}
+
+
 def test_the_space_before_a_token_has_no_colour() -> None:
     narrow, wide = ([*laid_out(tokens)] for tokens in (("a", "b"), ("a", "  b")))
     assert [piece.text for piece in wide] == ["a", "b"] and wide[1].width == pytest.approx(narrow[1].width, abs=0.5)

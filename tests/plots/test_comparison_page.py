@@ -1,6 +1,7 @@
 """Several attributions of one text as a page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import heta_lens
 from helpers.browser import data, values, written
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.comparison import agreement, frame_of
 
 TOKENS = ["a", " b", " c"]
@@ -17,6 +19,16 @@ def test_every_attribution_is_there_with_its_scores() -> None:
     view = heta_lens.compare([written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 2.0, 1.0], method="lime")])
     assert values(view) == {"heta": [1.0, 2.0, 3.0], "lime": [3.0, 2.0, 1.0]} and data(view)["compare"]
     assert view.title == "heta, lime: why ' x'?"
+
+
+def test_spans_of_a_search_are_not_those_of_other_methods() -> None:
+    searched, alone = written(TOKENS, [1.0, 1.0, 3.0]), written(TOKENS, [0.0, 2.0, 3.0], method="lime")
+    searched = replace(searched, diagnostics=Diagnostics.of({"masked_together": ((0, 2, 0.1),)}))
+    both = heta_lens.compare({"one": searched, "other": searched})
+    assert data(both)["together"] == [[0, 2]] and data(both)["measured"] == [2]
+    for pair in ((searched, alone), (alone, searched)):
+        found = data(heta_lens.compare([*pair]))
+        assert found["together"] == [] and found["measured"] is None
 
 
 def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:

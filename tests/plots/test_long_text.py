@@ -39,6 +39,11 @@ def test_pieces_are_sentences_and_parts_of_long_ones() -> None:
     assert coloured_text.pieces(endless) == [row // coloured_text.PIECE for row in range(320)]
 
 
+def test_evidence_is_not_folded() -> None:
+    found = coloured_text.folds(long({52: 5.0, 251: 5.0}), [305])
+    assert [*found] == [range(50), range(60, 250), range(260, 300), range(310, 390)]
+
+
 def test_white_space_ends_a_piece() -> None:
     lines = attribution(["One", " line", "\n", "\n", "Two", " lines", "\n", "Three"], [1.0] * 8)
     assert coloured_text.pieces(lines) == [0, 0, 0, 0, 1, 1, 1, 2]

@@ -9,9 +9,10 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import cache_of, hooked, missing, plain_embeddings, refusal, relative, signs
+from helpers.asking import cache_of, hooked, missing, plain_embeddings, predict, refusal, relative, signs
 from heta_lens import activation, attribute, attribute_batch, attribute_span
 from heta_lens._util.target_kinds import function_name
+from heta_lens.prediction.patching import redrawn
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.both_lines]
 STREAM = "blocks.0.hook_resid_post"
@@ -105,6 +106,14 @@ def test_a_head_a_neuron_and_a_function_are_read_where_they_are(build: Any) -> N
     for target, expected in ways:
         found = attribute(cache, target, tokens=ids, method="input_x_gradient")
         assert found.diagnostics.target_value == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+def test_tokens_are_drawn_from_the_models_prediction_of_tokens() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    of_token, of_number = (predict(model, ids, target) for target in (7, activation(STREAM, index=1)))
+    for one, other in zip(redrawn(of_token, 3, 0), redrawn(of_number, 3, 0), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("rule", ["attn_lrp", "cp_lrp"])
