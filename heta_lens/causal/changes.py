@@ -82,6 +82,8 @@ def changed_embeddings(
         if len(ids) != n:
             raise ValueError(f"positions=None needs the ids of a counterfactual prompt of {n} tokens as change=")
         positions = (prediction.ids.cpu() != torch.tensor(ids)).nonzero().flatten().tolist()
+        if not positions:
+            raise ValueError("the counterfactual prompt is the prompt itself: change a word in it")
     places = chosen_positions("positions", positions, n, "of the context")
     if listed:
         if len(ids) not in (len(places), n):

@@ -66,6 +66,8 @@ def test_the_components_that_carry_a_passage(tmp_path: Path) -> None:
     with_other = ("--corrupted", OTHER, "--knock-out", "--verify", "2", "-q")
     refused = run("causal", "components", TEXT, "--corrupted", OTHER, "--position", "4")
     assert refused.exit_code == 2 and "--position 4 has no effect with --corrupted" in refused.stderr
+    same = run("causal", "components", TEXT, "--corrupted", TEXT)
+    assert same.exit_code == 2 and "is the prompt itself: change a word" in same.stderr
     found = causal.components(cache, change=cached(OTHER)[1], tokens=ids, verify=2, direction="knock_out")
     assert repr(found) in done("components", TEXT, *with_other)
     assert "replaced by token 5" in done("components", TEXT, "--at", "7", "--change", "5", "--verify", "1")
