@@ -531,7 +531,7 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"positions": [N]}, f"position {N} is none of the {N} positions"),
         ({"positions": None}, "positions=None needs the ids of a counterfactual prompt"),
         ({"positions": [2, N - 1, 3, 4]}, "no token after position 2 is left"),
-        ({"positions": None, "change": "same"}, "positions is empty"),
+        ({"positions": None, "change": "same"}, "is the prompt itself"),
         ({"change": "same"}, "nothing changes: the target's number is"),
         ({"target": lambda logits: logits[0].detach()}, "has no gradient by the logits"),
         ({"target": lambda logits: logits[0], "scale": "prob"}, "scale='prob' has no effect with the function"),
