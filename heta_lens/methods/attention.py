@@ -177,7 +177,7 @@ class ValueZeroing(AttentionMethod, WithBatch):
 
             def without_values(live: Tensor) -> Tensor:
                 zeroed = live.clone()
-                zeroed[torch.arange(len(sources), device=live.device), sources] = 0
+                zeroed[torch.arange(len(sources), device=live.device), sources.to(live.device)] = 0
                 return zeroed
 
             def compare(layer: int, live: Tensor) -> Tensor:

@@ -323,7 +323,8 @@ class WithForwards(WithMask, WithBatch):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        check_forwards(prediction, self.forwards)
+        if "forwards" not in self.without_effect:
+            check_forwards(prediction, self.forwards)
 
     def work(self, prediction: Prediction) -> Work:
         return Work(forwards=min(len(prediction), self.forwards or len(prediction)))

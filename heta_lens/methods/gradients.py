@@ -66,7 +66,7 @@ class CleanGradient(WithCheckpoint):
         return ""
 
     def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=1, backwards=1)
+        return Work(forwards=3 if self.checkpoint else 1, backwards=1)
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         return [[*predictions]]
@@ -292,8 +292,9 @@ def differentiable(prediction: Prediction, layer: int | None = None) -> Iterator
     leaf, read = prediction.states(layer).detach().clone().requires_grad_(), list[Tensor]()
 
     def split_last(live: Float[Tensor, "1 pos d"]) -> Float[Tensor, "1 pos d"]:
-        read.append(live[0, -1])  # a tensor by itself, so that derivatives by it can be taken
-        return torch.cat([live[:, :-1], read[-1][None, None]], 1)
+        at = min(len(prediction), live.shape[1]) - 1  # with hooks of a user, the whole prompt runs
+        read.append(live[0, at])  # a tensor by itself, so that derivatives by it can be taken
+        return torch.cat([live[:, :at], read[-1][None, None], live[:, at + 1 :]], 1)
 
     with prediction.hooked([(READ, split_last)]):
         logits = prediction.rerun(layer=layer).logits(leaf[None])[0]

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.files import brief
-from heta_lens._util.text import END, members, sentences
+from heta_lens._util.text import END, Span, members, owners, sentences
 from heta_lens.methods.base import Scores, WithBatch, WithMask, is_pair, refuse_hooks
 from heta_lens.prediction.coalitions import nothing_left, placed, removed
 from heta_lens.prediction.masking import ablated, mask_vector
@@ -99,7 +99,10 @@ class WithSources(WithMask, WithBatch):
         if self.source == "token":
             return np.eye(len(ids), dtype=bool)[~fixed]
         text, spans = prediction.located
-        whole = members(text, spans, checked_spans((self.splitter or sentences)(text), len(text)), fixed)
+        ranges = checked_spans((self.splitter or sentences)(text), len(text))
+        if self.splitter is not None:  # what the user's spans leave out belongs to no source
+            fixed |= np.array(owners(text, spans, [[Span(*ends)] for ends in ranges])) < 0
+        whole = members(text, spans, ranges, fixed)
         parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
         sources = np.array(parts, dtype=bool).reshape(-1, len(ids))
         finished = any(match.end() == len(text) for match in END.finditer(text))

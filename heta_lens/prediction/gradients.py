@@ -109,7 +109,7 @@ def clean_gradients(
     """
     longest, run = predictions[-1], None if layer else _checks_run(predictions, rules)
     # A graph that is held already takes memory, and is used first.
-    by_block, top = run is None and longest.holds_one_block(checkpoint), longest.layers - 1
+    by_block, top = run is None and longest.holds_one_block(checkpoint), longest.adapter.first_read
     if run is None and not layer:
         longest.check_graph_fits(checkpoint=by_block)
     below = block_reruns(longest, range(layer or 0, top + 1))[:-1] if by_block else []
@@ -209,11 +209,11 @@ def check_gradients(prediction: Prediction) -> None:
 
 def margin_of(prediction: Prediction, rerun: Rerun) -> Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]:
     """Return the gap between the two largest logits as a function of states: the slope of a likelihood may vanish."""
-    first, second = prediction.logits.topk(2).indices.tolist()
+    first, *second = prediction.logits.topk(min(2, len(prediction.logits))).indices.tolist()  # one, of an activation
 
     def margin(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
         logits = rerun.logits(states)
-        return logits[:, first] - logits[:, second]
+        return logits[:, first] - logits[:, second].sum(1)
 
     return margin
 

@@ -403,7 +403,7 @@ def _of_activations(
     explained = []
     for n, activation in asked.items():
         if activation.at is not None and activation.at % len(cached[EMBED]) != n - 1:
-            raise ValueError(f"at={activation.at} is for one explanation of one prompt: positions= say where here")
+            raise ValueError(f"at={activation.at} is for one explanation: here, the span or positions= say where")
         target = placed(activation, reads, shapes)
         called(target, prompt.logits[n])
         explained.append(Prediction(prompt, n, target))

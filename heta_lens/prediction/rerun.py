@@ -113,7 +113,10 @@ class Rerun:
     @property
     def _first(self) -> int:
         """The first block that has to run: the blocks below the layer are skipped, where blocks can run alone."""
-        layer = min(self.layer or 0, self.prompt.adapter.first_read)
+        layer, adapter = self.layer or 0, self.prompt.adapter
+        if adapter.reads and layer > adapter.first_read:  # which has to run, too
+            return 0
+        layer = min(layer, adapter.layers - 1)
         return layer if layer and not self.prompt.why_not_alone() else 0
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:

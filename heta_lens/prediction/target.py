@@ -157,7 +157,8 @@ def activation(
             f"activation({point!r}{of_head}, index=0)"
         )
     if direction is not None:
-        direction = torch.as_tensor(direction).detach().clone()
+        with torch.inference_mode(False):  # where it was made in inference mode, gradients could not use it
+            direction = torch.as_tensor(direction).detach().clone()
     return Activation(hook_name, index, head, direction, function, at=at)
 
 
@@ -182,9 +183,10 @@ def placed(target: Activation, reads: Sequence[str], shapes: Sequence[tuple[int,
             f"direction has the shape {tuple(target.direction.shape)}, and activation({name!r}) has {shape[-1]} "
             "components"
         )
+    whole = {axis: index(own) for axis, own in (("head", target.head), ("index", target.index)) if own is not None}
     offset = sum(prod(shape) for shape in shapes[:number])
     minus = target.minus and placed(target.minus, reads, shapes)
-    return replace(target, offset=offset, shape=shape, minus=minus)
+    return replace(target, offset=offset, shape=shape, minus=minus, **whole)
 
 
 def position_after(at: SupportsIndex, cached: int) -> int | None:

@@ -63,7 +63,7 @@ class Toy(Prediction):
             states=lambda _: embeddings,
             batches=lambda *_, **__: Batches(3),
             by_start=lambda positions, *_: [list(positions)],
-            adapter=SimpleNamespace(layers=0),
+            adapter=SimpleNamespace(layers=0, first_read=0),
             kept=None,
         )
         for name, value in {"prompt": prompt, "length": len(embeddings), "target": target, "g": g}.items():

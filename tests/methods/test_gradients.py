@@ -199,3 +199,13 @@ def test_gradient_shap_is_integrated_gradients_within_its_errors() -> None:
     error = found.standard_errors["scores"]
     assert isinstance(error, Tensor)
     assert ((found.scores - exact.scores).abs() <= 4 * error + 1e-6).all()
+
+
+@pytest.mark.parametrize("scope", ["temperature", "fisher"])
+def test_scopes_read_their_own_position_under_hooks_of_a_user(scope: Any) -> None:
+    model = zoo.bridge.__wrapped__("gpt2")
+    ids, method = zoo.prompt(model, 8), {"method": "jacobian_scope", "scope": scope, "position": 5}
+    expected = heta_lens.attribute(cache_of(model, ids), tokens=ids, **method)
+    model.blocks[0].hook_out.add_hook(lambda live, hook: live)  # noqa: ARG005
+    found = heta_lens.attribute(cache_of(model, ids), tokens=ids, **method)
+    assert relative(found.scores, expected.scores) < 1e-5

@@ -18,6 +18,7 @@ import heta_lens
 from helpers import zoo
 from helpers.ablations import TARGET, TEXT, N, close, found, ids_of, read, worth
 from helpers.asking import plain_embeddings, predict, relative
+from helpers.evaluating import demo
 from heta_lens.methods.surrogates import ContextCite, KernelShap, Lime
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
@@ -211,6 +212,14 @@ def test_what_is_never_removed(forwards: Callable[[Any], list[Any]]) -> None:
 
 def halves(text: str) -> list[tuple[int, int]]:
     return [(0, len(text) // 2), (len(text) // 2, len(text))]
+
+
+def test_what_a_splitter_leaves_out_is_in_no_source() -> None:
+    model = demo()
+    ids = model.to_tokens("Leo put the key in the box. Mia put the cup in the bag. Question: Where is the cup? In the")
+    wanted = "Mia put the cup in the bag."
+    method = ContextCite(splitter=lambda text: [(text.index(wanted), text.index(wanted) + len(wanted))], samples=8)
+    assert found(model, method, ids).diagnostics["sources"] == [wanted]
 
 
 def test_sentences_are_what_a_splitter_finds(tmp_path: Any) -> None:

@@ -1,6 +1,7 @@
 """Activations as targets, against full runs of the model: what is read, masked effects, gradients and the curvature."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,29 @@ def test_a_head_a_neuron_and_a_function_are_read_where_they_are(build: Any) -> N
     for target, expected in ways:
         found = attribute(cache, target, tokens=ids, method="input_x_gradient")
         assert found.diagnostics.target_value == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"method": "input_x_gradient"}, {"method": "fast"}, {"probes": 2}], ids=str)
+def test_a_pair_in_two_blocks_is_the_same_by_blocks(options: dict[str, Any]) -> None:
+    model = zoo.bridge.__wrapped__("gpt2", n_layers=4)
+    ids, pair = zoo.prompt(model, 6), tuple(activation(f"blocks.{layer}.mlp.hook_post", index=1) for layer in (2, 0))
+    cache = cache_of(model, ids)
+    whole, by_block = (attribute(cache, pair, tokens=ids, checkpoint=each, **options) for each in (False, True))
+    assert relative(by_block.scores, whole.scores) < 1e-4
+    prediction = predict(model, ids, pair)
+    with prediction.running(), torch.no_grad():
+        found = prediction.rerun(layer=2).g(prediction.states(2)[None])[0]
+    assert float(found) == pytest.approx(float(prediction.value), rel=1e-5)
+
+
+def test_one_component_is_explained_and_a_tensor_is_an_index(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    found = attribute(
+        cache_of(model, ids), activation("blocks.1.ln2.hook_scale", index=torch.tensor(0)), tokens=ids, probes=2
+    )
+    found.save(tmp_path / "a.safetensors")
+    assert heta_lens.Attribution.load(tmp_path / "a.safetensors").target.index == 0
 
 
 def test_tokens_are_drawn_from_the_models_prediction_of_tokens() -> None:

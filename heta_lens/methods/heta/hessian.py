@@ -66,7 +66,7 @@ class GaussNewton(HessianOperator):
 
 def hessian(rerun: Rerun, batches: Batches, *, checkpoint: bool = False) -> HessianOperator:
     """Return the Hessian of g by the rerun's states; with ``checkpoint``, keeping the graph of one block at a time."""
-    layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.layers)
+    layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.first_read + 1)
     if checkpoint and layers:
         reruns = [rerun, *(replace(rerun, layer=layer) for layer in layers)]
         return BlockwiseHessian([each.states() for each in reruns], reruns, batches)
