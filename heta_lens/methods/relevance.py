@@ -42,6 +42,14 @@ class ModifiedGradient(CleanGradient):
         super().check(prediction)
         if unusual := irregularity(prediction.adapter):
             raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
+        adapter = prediction.adapter
+        after = {mlp.after for layer in range(adapter.layers) if (mlp := neurons(adapter, layer))}
+        within = {name for name, _ in self.hooks(adapter)} - after - {name for name, _ in at_norms(adapter)}
+        if inside := [name for name in adapter.reads if name in within or "hook_rot_" in name]:
+            raise ValueError(
+                f"method={self.name!r} changes the gradient at {inside[0]}, so it cannot explain that: take one "
+                "before or after it, or another method, such as 'input_x_gradient'"
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,6 +125,7 @@ class Gim(ModifiedGradient, WithMask):
     def hooks(self, adapter: ModelAdapter) -> Hooks:
         sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
         softmaxes = [(pattern_name(layer), Tempered(self.temperature, sinks)) for layer in range(adapter.layers)]
+        softmaxes[-1][1].reached = bool(adapter.reads)  # what is read may be before the last pattern
         return [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2)), *softmaxes]
 
     def check_run(self, run: CleanGradients) -> None:

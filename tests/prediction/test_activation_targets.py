@@ -132,6 +132,22 @@ def test_one_component_is_explained_and_a_tensor_is_an_index(tmp_path: Path) -> 
     assert heta_lens.Attribution.load(tmp_path / "a.safetensors").target.index == 0
 
 
+@pytest.mark.parametrize("name", ["mlp.hook_pre", "attn.hook_q", "attn.hook_v"])
+@pytest.mark.parametrize("method", ["fast", "attn_lrp"])
+def test_what_a_rule_changes_is_no_target(method: str, name: str) -> None:
+    model = zoo.hooked("llama")
+    ids, target = zoo.prompt(model, 6), activation(f"blocks.1.{name}", index=1, head=0 if "attn" in name else None)
+    refused = refusal(cache_of(model, ids), target, tokens=ids, method=method)
+    assert f"changes the gradient at blocks.1.{name}" in refused
+    assert attribute(cache_of(model, ids), target, tokens=ids, method="input_x_gradient").scores.any()
+
+
+def test_gim_explains_what_enters_a_block() -> None:
+    model = zoo.hooked("gpt2")
+    ids, target = zoo.prompt(model, 6), activation("blocks.1.hook_resid_pre", index=0)
+    assert attribute(cache_of(model, ids), target, tokens=ids, method="gim").scores.any()
+
+
 def test_tokens_are_drawn_from_the_models_prediction_of_tokens() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 6)
