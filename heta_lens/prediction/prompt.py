@@ -133,7 +133,7 @@ class Prompt:
 
     def holds(self, names: Sequence[str]) -> bool:
         """Tell if activations of these names are in the cache."""
-        return self.cached.tensors.keys() >= {*names}
+        return not self.cached.tensors.keys().isdisjoint(names)
 
     # ------------------------------------------------------------------------------------------------- clean states
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:

@@ -134,16 +134,18 @@ def test_one_component_is_explained_and_a_tensor_is_an_index(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["mlp.hook_pre", "attn.hook_q", "attn.hook_v"])
 @pytest.mark.parametrize("method", ["fast", "attn_lrp"])
-def test_what_a_rule_changes_is_no_target(method: str, name: str) -> None:
-    model = zoo.hooked("llama")
+@pytest.mark.parametrize("build", zoo.models("hooked-llama$"))
+def test_what_a_rule_changes_is_no_target(build: Any, method: str, name: str) -> None:
+    model = build()
     ids, target = zoo.prompt(model, 6), activation(f"blocks.1.{name}", index=1, head=0 if "attn" in name else None)
     refused = refusal(cache_of(model, ids), target, tokens=ids, method=method)
     assert f"changes the gradient at blocks.1.{name}" in refused
     assert attribute(cache_of(model, ids), target, tokens=ids, method="input_x_gradient").scores.any()
 
 
-def test_gim_explains_what_enters_a_block() -> None:
-    model = zoo.hooked("gpt2")
+@pytest.mark.parametrize("build", zoo.models("hooked-gpt2$"))
+def test_gim_explains_what_enters_a_block(build: Any) -> None:
+    model = build()
     ids, target = zoo.prompt(model, 6), activation("blocks.1.hook_resid_pre", index=0)
     assert attribute(cache_of(model, ids), target, tokens=ids, method="gim").scores.any()
 
