@@ -103,7 +103,7 @@ def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, A
     shards: dict[Shard, Path] = {}
     (first, start), *_ = runs.items()
     for folder, run in runs.items():
-        model = {"fingerprint": run.get("fingerprint", start.get("fingerprint"))}  # which one may not have loaded yet
+        model = {"fingerprint": run.get("fingerprint", start.get("fingerprint"))}  # one may not have loaded it yet
         different = [name for name in different_parts({**model, **start}, {**model, **run}) if name not in MAY_DIFFER]
         if any(methods.get(label, recipe) != recipe for label, recipe in run["methods"].items()):
             different.append("methods")

@@ -130,7 +130,7 @@ def estimated(
 
 def refuse_functions(method: Method) -> None:
     if isinstance(method, FunctionMethod):
-        raise ValueError("what a function takes is not known beforehand: only of a Method, which has its work")
+        raise ValueError("what a function takes is not known beforehand: a Method says it by its work")
 
 
 def seconds_per_position(prediction: Prediction) -> float:

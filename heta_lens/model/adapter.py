@@ -102,7 +102,7 @@ class ModelAdapter:
 
     @property
     def first_read(self) -> int:
-        """The block that has to run for the first of what is read: the last one, of logits."""
+        """The lowest block in which something is read; the last block, where logits are read."""
         every = len(self.model.blocks)
         return min(_blocks_before(name, every) for name in self.reads or ("",)) - 1
 

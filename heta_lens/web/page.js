@@ -244,8 +244,10 @@
     state.methods = state.methods.filter(other => other !== name);
     explanations.delete(name);
     delete state.entries[name];
-    if (state.shown === name) state.shown = explanations.size ? [...explanations.keys()][0] : state.methods[0];
-    if (explanations.has(state.shown)) draw(explanations.get(state.shown));
+    if (state.shown === name) {  // of another, the view stays as it is
+      [state.shown] = [...explanations.keys(), ...state.methods];
+      if (explanations.size) draw(explanations.get(state.shown));
+    }
     drawTabs();
     save();
   };

@@ -127,8 +127,10 @@ class MetricResults:
         cells, name = {}, self.metric.name
         for method, records in self.records.items():
             valued = self.values[method].index
-            failed = [each for each in records.values() if each.failed or name in each.errors]
-            skipped = [each for each in records.values() if each.instance not in valued and each not in failed]
+            lacking = [record for instance, record in records.items() if instance not in valued]
+            failed, skipped = list[Record](), list[Record]()
+            for record in lacking:
+                (failed if record.failed or name in record.errors else skipped).append(record)
             cells[method] = Cell(
                 self.estimates[method],
                 differences.get(method),
