@@ -19,6 +19,7 @@ from torch import Tensor
 import heta_lens
 from benchmarks.outcomes import Outcomes
 from benchmarks.study_prompts import KINDS, Question, questions
+from heta_lens.attribution import Attribution
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.registry import method_of
@@ -76,10 +77,10 @@ def at2_weights(name: str) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------- measurement
-def measured(name: str, family: str, split: str, number: int, *, nth: int) -> dict[str, Any]:
-    """Return everything that is known of a prompt, the ``nth`` of its family and split, or why it does not count."""
+def measured(name: str, family: str, split: str, number: int) -> dict[str, Any]:
+    """Return what is measured on every prompt, or why it does not count."""
     try:
-        return {"commit": commit(), **known_of(name, family, split, number, nth)}
+        return {"commit": commit(), **known_of(name, family, split, number)}
     except (ValueError, RuntimeError) as error:
         return {"commit": commit(), "left out": "error", "why": str(error)}
 
@@ -90,7 +91,7 @@ def commit() -> str:
     return run_command(["git", "describe", "--always", "--dirty"], cwd=FOLDER.parent, text=True).strip()
 
 
-def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[str, Any]:
+def known_of(name: str, family: str, split: str, number: int) -> dict[str, Any]:
     model, question = model_of(name), questions(family, split)[number]
     instance = question.instance
     size = model.to_tokens(instance.text).shape[1]
@@ -112,28 +113,50 @@ def known_of(name: str, family: str, split: str, number: int, nth: int) -> dict[
     targets = [prediction.target, *others.values()]
     log_probs = short(prediction.log_probs[targets])
     known |= {"targets": targets, "log probs": log_probs, "others": [*others]}
-    place, seconds = nth + [*KINDS].index(family), dict[str, float]()  # so that each turn has its share of families
-    parts = parts_of(prediction, visible, others, seconds)
-    effects = effects_of(prediction, eligible, seconds) if place % (FOURTH if size <= LONG else EIGHTH) == 0 else {}
-    settings = {**ALWAYS, **(SLOWER if place % EIGHTH == 0 and size <= LONG else {})}
-    scores, refused = dict[str, Any](), dict[str, str]()
+    seconds, at2 = dict[str, float](), {"at2": ("at2", {"weights": at2_weights(name)})}
+    parts, effects = parts_of(prediction, visible, others, seconds), dict[str, Any]()
+    found, refused = attributions(prediction, {**ALWAYS, **at2}, seconds)
+    scores = {setting: short(one.scores[visible]) for setting, one in found.items()}
+    for setting in TOLD_APART if WRONG in others else ():
+        apart = replace(prediction, target=(prediction.target, others[WRONG]))
+        method, options = ALWAYS[setting]
+        scores[f"{setting}, {WRONG}"] = short(method_of(method, options)(apart).scores[visible])
+    return known | {"parts": parts, "effects": effects, "scores": scores, "seconds": seconds, "refused": refused}
+
+
+def turn_of(family: str, nth: int, tokens: int) -> int | None:
+    """Return how rare the turn of the ``nth`` prompt of a family is: EIGHTH, FOURTH or None."""
+    place, is_long = nth + [*KINDS].index(family), family in LONGEST and tokens > LONG
+    if place % EIGHTH == 0:  # families begin apart, so that each turn has its share of them
+        return FOURTH if is_long else EIGHTH
+    return FOURTH if place % FOURTH == 0 and not is_long else None
+
+
+def added(name: str, family: str, split: str, number: int, *, known: dict[str, Any], turn: int) -> dict[str, Any]:
+    """Return what is measured in some turns: effects of interventions, and scores of slower methods."""
+    prediction, seconds = ask(model_of(name), questions(family, split)[number].instance), dict[str, float]()
+    more: dict[str, Any] = {"commit": commit(), "effects": effects_of(prediction, known["eligible"], seconds)}
+    found, refused = attributions(prediction, SLOWER if turn == EIGHTH else {}, seconds)
+    scores, parts = {setting: short(one.scores[known["visible"]]) for setting, one in found.items()}, dict[str, Any]()
+    if "heta" in found:
+        parts["curvature"] = short(found["heta"].parts["curvature"][known["visible"]])
+        whole = {**found["heta"].parts, "score": found["heta"].scores}
+        more["first, last, sum"] = {name: short(one[[0, -1]]) + short(one.sum()) for name, one in whole.items()}
+    return more | {"parts": parts, "scores": scores, "seconds": seconds, "refused": refused}
+
+
+def attributions(
+    prediction: Prediction, settings: Mapping[str, Setting], seconds: dict[str, float]
+) -> tuple[dict[str, Attribution], dict[str, str]]:
+    """Return what methods found, by setting, and the messages of those that refused."""
+    found, refused = dict[str, Attribution](), dict[str, str]()
     for setting, (method, options) in settings.items():
-        given = options | ({"weights": at2_weights(name)} if setting == "at2" else {})
-        run = method_of(method, {"progress": False, **given})
         try:
-            found = timed(seconds, setting, partial(run, prediction))
+            run = method_of(method, {"progress": False, **options})
+            found[setting] = timed(seconds, setting, partial(run, prediction))
         except (ValueError, RuntimeError) as error:
             refused[setting] = str(error)
-            continue
-        scores[setting] = short(found.scores[visible])
-        if setting in TOLD_APART and WRONG in others:
-            apart = run(replace(prediction, target=(prediction.target, others[WRONG])))
-            scores[f"{setting}, {WRONG}"] = short(apart.scores[visible])
-        if setting == "heta":
-            parts["curvature"] = short(found.parts["curvature"][visible])
-            whole = {**found.parts, "score": found.scores}
-            known["first, last, sum"] = {name: short(one[[0, -1]]) + short(one.sum()) for name, one in whole.items()}
-    return known | {"parts": parts, "effects": effects, "scores": scores, "seconds": seconds, "refused": refused}
+    return found, refused
 
 
 def other_targets(prediction: Prediction, question: Question) -> dict[str, int]:
@@ -289,9 +312,25 @@ def run(
     model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
     minutes: Annotated[float, typer.Option(help="How long to measure.")] = 110,
     prompts: Annotated[int | None, typer.Option(help="How many prompts to measure at most.")] = None,
+    slower: Annotated[bool, typer.Option(help="Add interventions and slower methods to measured prompts.")] = False,
 ) -> None:
-    """Measure prompts that have no outcome yet, in turns over the families."""
-    measure(f"study-{model}", places_of(model), partial(measured, model), minutes, prompts)
+    """Measure prompts that have no outcome yet, in turns over the families, and store all outcomes."""
+    torch.set_num_threads(1)
+    every, begun = Outcomes(f"study-{model}"), time.monotonic()
+    outcomes, known = Outcomes(f"study-{model}-slower") if slower else every, every.read()
+    done = outcomes.read() if slower else known
+    for *of, nth in islice(turns(places_of(model), known.__getitem__), prompts):
+        key = tuple(of)
+        if slower and key not in known:
+            break
+        turn = None if not slower or "left out" in known[key] else turn_of(of[0], nth, known[key]["tokens"])
+        if key in done or (slower and turn is None):
+            continue
+        if time.monotonic() - begun > 60 * minutes:
+            break
+        own = partial(added, model, known=known[key], turn=turn) if slower else partial(measured, model)
+        done |= outcomes.measure([key], own, done)
+    outcomes.pack()
 
 
 def measure(

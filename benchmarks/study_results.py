@@ -152,8 +152,11 @@ def ceiling(rows: Iterable[Row]) -> float:
 # ------------------------------------------------------------------------------------------------------------- prompts
 @cache
 def stored(model: str) -> dict[tuple[str, str, int], Row]:
-    """Return every prompt that was tried, by family, split and number."""
-    return Outcomes(f"study-{model}").stored()
+    """Return every prompt that was tried, by family, split and number, with what was added to some."""
+    found, more = (Outcomes(f"study-{model}{part}").stored() for part in ("", "-slower"))
+    for key, row in more.items():
+        found[key] |= {name: {**found[key].get(name, {}), **row[name]} for name in row.keys() - {"commit"}}
+    return found
 
 
 @cache

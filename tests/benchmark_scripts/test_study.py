@@ -88,6 +88,13 @@ def test_families_take_turns_until_enough_prompts_count() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- ranks
+def test_some_turns_have_more_measurements() -> None:
+    found = [study.turn_of(family, nth, 60) for nth in range(8) for family in FAMILIES]
+    assert found.count(study.EIGHTH) == found.count(study.FOURTH) == len(FAMILIES)
+    long = [study.turn_of("squad_paragraph", nth, 90) for nth in range(16)]
+    assert long.count(study.FOURTH) == 2 and study.EIGHTH not in long
+
+
 def test_the_chance_of_a_rank_is_the_mean_over_all_orders() -> None:
     orders = [*permutations(range(6))]
     assert by_chance(6, 2) == pytest.approx(mean(1 / (1 + min(order.index(own) for own in (1, 3))) for order in orders))

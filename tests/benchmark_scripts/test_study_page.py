@@ -71,6 +71,16 @@ def made_up(model: str, family: str, split: str, number: int) -> Mapping[str, An
     return row | {"parts": parts, "effects": effects if number % 4 == 0 else {}, "scores": found}
 
 
+def taken_apart(row: dict[str, Any]) -> dict[str, Any]:
+    """Take from a prompt what is measured on some prompts alone."""
+    slower = {name: row["scores"].pop(name) for name in SLOWER if name in row.get("scores", ())}
+    own = {"scores": slower, "effects": row.pop("effects", {}), "parts": {}}
+    row |= {"effects": {}}
+    if slower:
+        own |= {"first, last, sum": row.pop("first, last, sum"), "parts": {"curvature": row["parts"].pop("curvature")}}
+    return own
+
+
 @pytest.fixture(scope="module", autouse=True)
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Store made-up outcomes in place of the measured ones, and draw few times."""
@@ -84,9 +94,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             families = [name for name in FAMILIES if KINDS[name] != "chats" or "Instruct" in model]
             splits = ["dev", "test"] if model == MODELS[0] else ["test"]
             keys = [(family, split, at) for split in splits for at in range(SIZES[split]) for family in families]
-            stored = Outcomes(f"study-{model}", folder / "measured")
-            stored.measure(keys, lambda *key, model=model: made_up(model, *key))
-            stored.pack()
+            rows = {key: made_up(model, *key) for key in keys}
+            slower = {key: own for key, row in rows.items() if (own := taken_apart(row))["effects"]}
+            for name, own in ((f"study-{model}", rows), (f"study-{model}-slower", slower)):
+                stored = Outcomes(name, folder / "measured")
+                stored.measure(own, lambda *key, own=own: own[key])
+                stored.pack()
         for one in cached:
             one.cache_clear()
         yield folder
