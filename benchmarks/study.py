@@ -319,17 +319,19 @@ def run(
     every, begun = Outcomes(f"study-{model}"), time.monotonic()
     outcomes, known = Outcomes(f"study-{model}-slower") if slower else every, every.read()
     done = outcomes.read() if slower else known
-    for *of, nth in islice(turns(places_of(model), known.__getitem__), prompts):
-        key = tuple(of)
-        if slower and key not in known:
-            break
-        turn = None if not slower or "left out" in known[key] else turn_of(of[0], nth, known[key]["tokens"])
-        if key in done or (slower and turn is None):
-            continue
-        if time.monotonic() - begun > 60 * minutes:
-            break
-        own = partial(added, model, known=known[key], turn=turn) if slower else partial(measured, model)
-        done |= outcomes.measure([key], own, done)
+    for family, split, number, nth in islice(turns(places_of(model), known.__getitem__), prompts):
+        key, own = (family, split, number), partial(measured, model)
+        if slower:
+            if key not in known:
+                break
+            row = known[key]
+            if "left out" in row or not (turn := turn_of(family, nth, row["tokens"])):
+                continue
+            own = partial(added, model, known=row, turn=turn)
+        if key not in done:
+            if time.monotonic() - begun > 60 * minutes:
+                break
+            done |= outcomes.measure([key], own, done)
     outcomes.pack()
 
 

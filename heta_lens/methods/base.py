@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar
 
@@ -164,6 +165,10 @@ class Method(Options, ABC):
         """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
+    def states_held(self, tokens: int) -> int:  # noqa: ARG002
+        """Return the number of hidden states that the method keeps in memory, beside those of a run."""
+        return 0
+
     def work_together(self, predictions: Sequence[Prediction]) -> Work:
         """Return the work of predictions that share their forwards."""
         work = self.work(predictions[-1])
@@ -204,8 +209,10 @@ class Method(Options, ABC):
             now = getattr(self, name)
             fewer = max(1, (now or len(predictions[-1])) // 4)
             with suppress(ValueError):  # a value that the option does not take
-                share = self._changed(name, fewer).work_together(predictions).worth / max(1, worth)
-                how = f"{name}={fewer} (now {now or 'one a token'}) takes about"
+                changed = self._changed(name, fewer)
+                quietly(partial(changed.check, predictions[-1]))
+                share = changed.work_together(predictions).worth / max(1, worth)
+                how = f"{name}={fewer} (now {now}) takes about"
                 found.append((share, f"{how} {share:.0%} of the time; "))
         share, words = min(found, default=(1, ""))
         return (words if share < 1 else "") + "method='fast', whose signs mislead, takes one backward pass"

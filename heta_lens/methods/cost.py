@@ -15,6 +15,7 @@ from einops import repeat
 from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.work import Work, counting
 from heta_lens.methods.base import Method
+from heta_lens.methods.gradients import WithCheckpoint
 from heta_lens.methods.heta.cost import cheaper_options, longest_run, work_and_positions
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import spans_over
@@ -188,9 +189,10 @@ def steps_of(
         return batches(wanted, run, products=products, read=read, **how).of(run)
 
     if not isinstance(method, Heta):
-        at_once = copies(method.differentiates)
-        each = gradient(tokens) if method.differentiates else sizes.forward(tokens, tokens, read)
-        return {"runs": Step(at_once * each, at_once)}
+        differentiates = method.differentiates or isinstance(method, WithCheckpoint)
+        at_once, held = copies(differentiates), method.states_held(tokens) * sizes.d_model * sizes.itemsize
+        each = gradient(tokens) if differentiates else sizes.forward(tokens, tokens, read)
+        return {"runs": Step(at_once * each + held, at_once)}
     steps = {"gate": Step(sizes.forward(tokens, tokens), 1)}
     if method.weights[1]:
         at_once = copies(False)

@@ -67,6 +67,9 @@ class DePass(Method):
     def work(self, prediction: Prediction) -> Work:
         return Work(forwards=prediction.pattern_runs(prediction.layers) + 1)
 
+    def states_held(self, tokens: int) -> int:
+        return 5 * (tokens + 1) * tokens  # parts, and what they are while they pass through a layer
+
     def explain(self, prediction: Prediction) -> Scores:
         clean, model, depth = Clean.of(prediction), cast(Any, prediction.model), prediction.layers
         own, embeddings = torch.eye(len(prediction)).to(prediction.embeddings), prediction.embeddings

@@ -30,6 +30,7 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
 TOGETHER = 64  # directions that are passed through the unembedding at once
+STATES = 4096  # of a context, for all these directions: each has a gradient at every position
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -250,6 +251,9 @@ class JacobianScope(WithCheckpoint):
         most = 1 if self.scope == "temperature" else min(self.rank or width, width)
         return Work(forwards=1, backwards=most)
 
+    def states_held(self, tokens: int) -> int:  # noqa: ARG002
+        return 4 * STATES if self.scope == "fisher" else 0
+
     def explain(self, prediction: Prediction) -> Scores:
         by_block, top = prediction.holds_one_block(self.checkpoint), prediction.layers - 1
         prediction.check_graph_fits(checkpoint=by_block)
@@ -271,7 +275,8 @@ class JacobianScope(WithCheckpoint):
         y = run.y.detach()
         if self.scope == "temperature":
             return torch.ones_like(y[:1]), (y / y.norm())[None]
-        values, vectors = torch.linalg.eigh(fisher(run.logits, run.y))
+        at_once = min(TOGETHER, max(1, STATES // len(run.leaf)))
+        values, vectors = torch.linalg.eigh(fisher(run.logits, run.y, at_once))
         significant = values > values.abs().max() * torch.finfo(values.dtype).eps * len(values)
         strongest = values.masked_fill(~significant, 0).flip(0)[: self.rank]
         kept = strongest > 0
@@ -301,7 +306,7 @@ def differentiable(prediction: Prediction, layer: int | None = None) -> Iterator
         yield Run(leaf, read[0], logits)
 
 
-def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tensor, "d d"]:
+def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"], at_once: int) -> Float[Tensor, "d d"]:
     """Compute the Fisher information of the prediction P about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
     p = logits.detach().double().softmax(-1)
     seed = torch.zeros_like(logits, requires_grad=True)
@@ -315,5 +320,5 @@ def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tenso
         return rows
 
     every = torch.eye(len(y), dtype=y.dtype, device=y.device)
-    matrix = torch.cat([columns(chunk) for chunk in every.split(TOGETHER)]).double()
+    matrix = torch.cat([columns(chunk) for chunk in every.split(at_once)]).double()
     return (matrix + matrix.T) / 2

@@ -3,7 +3,6 @@
 A context is decoded token by token, and never encoded again.
 """
 
-import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ Message: TypeAlias = Mapping[str, Any]
 
 TAIL = 8  # context tokens that can still change the text of the next token
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+ALWAYS_READ = {"chat_template", "add_generation_prompt", "continue_final_message", "sanitize_control_tokens"}
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # name of a SentencePiece token for a single byte
 
 
@@ -290,16 +290,16 @@ class ChatTemplate:
 def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
     """Return the chat template of a tokenizer; refuse a missing template and options without effect."""
     wrapped = tokenizer.wrapped
-    apply = getattr(wrapped, "apply_chat_template", None)
-    if apply is None or not (getattr(wrapped, "chat_template", None) or options.get("chat_template")):
+    if not hasattr(wrapped, "apply_chat_template") or not (
+        getattr(wrapped, "chat_template", None) or options.get("chat_template")
+    ):
         missing = "model has no tokenizer, and so" if wrapped is None else "model's tokenizer has"
         raise ValueError(
             f"this {missing} no chat template, as base models have none: use one tuned for chat, set "
             "model.tokenizer.chat_template, encode the text with model.to_tokens, or leave out chat=True of a suite"
         )
     source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
-    known = inspect.signature(apply).parameters.keys() - {"tools", "documents"}
-    for name in options.keys() - known:
+    for name in options.keys() - ALWAYS_READ:
         if not re.search(rf"\b{re.escape(name)}\b", source):
             raise ValueError(f"this model's chat template does not read {name}=, so it would have no effect")
     return ChatTemplate(tokenizer, options)

@@ -69,17 +69,20 @@ def removed(
     batches: Batches,
 ) -> Float[Tensor, "copy"]:
     """Apply ``read`` after the tokens ``present`` only."""
-    ids, nothing = prediction.ids, nothing_left(prediction)
-    if nothing is not None:
-        ids = torch.cat([ids.new_tensor([nothing]), ids])
-        present = torch.cat([rearrange(~present.any(1), "copy -> copy 1"), present], 1)
+    ids, empty = prediction.ids, ~present.any(1)
+    if empty.any():
+        ids = torch.cat([ids.new_tensor([nothing_left(prediction)]), ids])
+        present = torch.cat([rearrange(empty, "copy -> copy 1"), present], 1)
     return read_present(prediction, ids, present, read, batches)
 
 
-def nothing_left(prediction: Prediction) -> int | None:
+def nothing_left(prediction: Prediction) -> int:
     """Return the token that stands for an empty context."""
     tokenizer = prediction.tokenizer
-    return tokenizer.filler if tokenizer.bos is None else tokenizer.bos
+    token = tokenizer.filler if tokenizer.bos is None else tokenizer.bos
+    if token is None:
+        raise ValueError("no token is left, and this model has no tokenizer to name one for an empty text: mask tokens")
+    return token
 
 
 @torch.no_grad()

@@ -199,3 +199,12 @@ def test_the_sentence_that_is_being_written_is_no_source() -> None:
     assert every.diagnostics["sources"] == ["The cat sat.", "The dog"]
     single = found(model, ArcJsd(source="token"), ids_of("The cat sat. The dog"))
     assert len(single.diagnostics["sources"]) == len(single) - 1
+
+
+@pytest.mark.parametrize("method", [ArcJsd, AttriBot, ContextCite])
+def test_nothing_is_left_of_a_text_without_tokenizer(method: Any) -> None:
+    model = zoo.NEW["gpt2"]()
+    model.tokenizer = None
+    with pytest.raises(ValueError, match="no token is left, and this model has no tokenizer"):
+        method()(predict(model, ids_of(), TARGET))
+    assert method(ablate="mask")(predict(model, ids_of(), TARGET)).scores.abs().sum() > 0

@@ -31,7 +31,7 @@ def cost_of(span: heta_lens.SpanAttribution) -> dict[str, int]:
 @pytest.mark.parametrize(
     "options",
     [
-        *({"method": name} for name in ("leave_one_out", "input_x_gradient", "integrated_gradients")),
+        *({"method": name} for name in ("leave_one_out", "gilot", "input_x_gradient", "integrated_gradients")),
         *({"probes": 2, **more} for more in ({}, {"mask": "mean"}, {"checkpoint": True})),
     ],
     ids=str,

@@ -24,6 +24,7 @@ QUICK_POINTS: list[tuple[Any, str, int, str, dict[str, Any]]] = [
     (GPT2, "bfloat16", 128, "attn_lrp", {}),
 ]
 POINTS: list[tuple[Any, str, int, str, dict[str, Any]]] = [
+    (LLAMA, "float32", 96, "depass", {}),
     (PHI3, "bfloat16", 96, "heta", {"variant": "kl_only", "batch": 4}),
     (LLAMA, "float32", 96, "heta", {"variant": "ls", "layers": 1, "batch": 4, "probes": 2}),
     (LLAMA, "float32", 96, "heta", {"checkpoint": True, "batch": 4, "probes": 2}),

@@ -207,6 +207,12 @@ def test_a_model_without_a_chat_template_is_refused() -> None:
         chat_template(TokenizerWrapper(SimpleNamespace(decode=str)), {})
 
 
+@pytest.mark.parametrize("option", ["return_tensors", "max_length", "misspelt"])
+def test_an_option_that_the_template_does_not_read_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"this model's chat template does not read {option}="):
+        template(**{option: 4})
+
+
 @pytest.mark.parametrize(
     ("name", "messages", "reason"),
     [

@@ -77,5 +77,7 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> Iterat
     masked = (prediction.embeddings == mask_vector(prediction, options.mask)).all(-1)
     if equal := int(masked.sum()):
         yield f"{equal} of {len(masked)} tokens equal the mask already: their information is 0"
+    if options.forwards is not None and (chat := prediction.prompt.chat):  # a search does not mask a template's tokens
+        masked |= chat.template[: len(masked)].to(masked.device)
     if rounded := int(((parts.information == 0) & ~masked).sum()):
         yield f"masking {rounded} of {len(masked)} tokens changes no more than rounding does: counted as 0"
