@@ -140,7 +140,7 @@ def context_reliance(
     model: Any,
     prompt: PromptLike,
     context: Context,
-    answer: "str | Int[Tensor, '*batch pos'] | int" = 20,
+    answer: "str | Int[Tensor, '*batch pos'] | Sequence[int] | int" = 20,
     *,
     threshold: float = 1.0,
     method: MethodLike = "fast",
@@ -221,8 +221,9 @@ def _places(adapter: ModelAdapter, ids: Int[Tensor, "pos"], context: Any) -> tup
     return start, stop
 
 
-def _answer(adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], answer: Any) -> list[int]:
-    """Return the tokens of the answer, written by the model if ``answer`` is how many."""
+def _answer(adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], given: Any) -> list[int]:
+    """Return the tokens of the answer, written by the model if how many are ``given``."""
+    answer: Any = torch.tensor(given) if isinstance(given, list | tuple) and all(map(is_whole, given)) else given
     if isinstance(answer, Tensor) and answer.ndim:
         written = answer.flatten().tolist()
         if 0 < len(written) == answer.shape[-1] and all(map(is_whole, written)):

@@ -275,11 +275,11 @@ def assignments(given: Iterable[str]) -> dict[str, str]:
 
 
 def keywords(given: Iterable[str]) -> dict[str, Any]:
-    """Read ``["probes=20", "support=row"]``: Python values, and anything else as text."""
+    """Read ``["probes=20", "support=row"]``: Python values, true, false, and anything else as text."""
     values: dict[str, Any] = assignments(given)
     for name, value in values.items():
         with suppress(ValueError, SyntaxError, TypeError):  # unhashable, as in "{{}}"
-            values[name] = literal_eval(value)
+            values[name] = literal_eval({"true": "True", "false": "False"}.get(value, value))
     return values
 
 

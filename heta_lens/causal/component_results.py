@@ -186,9 +186,10 @@ class Components:
 
     @property
     def read_most(self) -> list[int]:
-        """The source position that each patched component took most from; nothing differs before the changed tokens."""
-        first = min(self.positions)
-        return (first + (self.sign * self.sources.sum(-1))[:, first:].argmax(-1)).tolist()
+        """The position, from the first changed token to its own, that each patched component took most from."""
+        first, places = min(self.positions), torch.arange(len(self.tokens))
+        outside = (places < first) | (places > self.found[:, 1:2])
+        return (self.sign * self.sources.sum(-1)).masked_fill(outside, -torch.inf).argmax(-1).tolist()
 
     @property
     def route(self) -> list[Component]:

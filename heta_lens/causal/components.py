@@ -92,8 +92,10 @@ def components(
         places, changed, described = changed_embeddings(prediction, positions, change, seed)
         later = torch.arange(len(prediction)) > min(places)
         later[places] = False
-        if not later.any():
-            raise ValueError(f"no token after position {min(places)} is left to carry the change: omit the last token")
+        if not later[-1]:
+            raise ValueError("the last token is changed, and none after it can carry the change: omit it (positions=)")
+        if torch.equal(changed, prediction.embeddings):
+            raise ValueError("the change leaves these tokens as they are: give another change=, seed= or positions=")
         pair = two_runs(prediction, names, changed, direction, steps, scale, batch)
         estimates = pair.estimates()
         found, effects = verified(pair, direction, highest(pair, estimates, later, verify))

@@ -52,8 +52,7 @@ class Grid:
     def top(self, k: int = 10) -> list[Patch]:
         """Return the k patches with the largest restored shares, best first."""
         check_at_least("k", k, 1, whole=True)
-        sign = 1 if self.clean >= self.corrupted else -1
-        return sorted(self._patches(), key=lambda patch: -sign * patch.value)[:k]
+        return sorted(self._patches(), key=lambda patch: -patch.restored)[:k]
 
     def check_something_lost(self) -> None:
         if self.clean == self.corrupted:

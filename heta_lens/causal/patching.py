@@ -36,22 +36,6 @@ def shared_adapter(cache: Any, other_cache: Any) -> ModelAdapter:
     return adapter
 
 
-def predictions_of_both(
-    clean_cache: Any, corrupted_cache: Any, target: TargetLike, tokens: Tokens, corrupted_tokens: Tokens, scale: Scale
-) -> tuple[Prediction, Prediction]:
-    """Return the predictions of the same target after the clean and the corrupted prompt."""
-    clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
-    try:
-        corrupted = Prediction.from_cache(corrupted_cache, clean.target, tokens=corrupted_tokens)
-    except ValueError as error:
-        raise ValueError(str(error).replace("tokens=", "corrupted_tokens=")) from None
-    if len(clean) != len(corrupted):
-        counts = f"the corrupted prompt has {len(corrupted)} tokens, and the clean one {len(clean)}"
-        raise ValueError(f"{counts}: patch between prompts of the same length")
-    check_scale(clean.target, scale, "log_prob")
-    return clean, corrupted
-
-
 # ---------------------------------------------------------------------------------------------------------- the grid
 @one_at_a_time("clean_cache")
 def patch(
@@ -106,9 +90,18 @@ def patch(
         raise ValueError("layers is empty: name at least one layer")
     names = [site_name(adapter, what, layer) for layer in rows]
     adapter.check_points(names)
-    clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens, scale)
+    clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
+    try:
+        corrupted = Prediction.from_cache(corrupted_cache, clean.target, tokens=corrupted_tokens)
+    except ValueError as error:
+        raise ValueError(str(error).replace("tokens=", "corrupted_tokens=")) from None
+    if len(clean) != len(corrupted):
+        counts = f"the corrupted prompt has {len(corrupted)} tokens, and the clean one {len(clean)}"
+        raise ValueError(f"{counts}: patch between prompts of the same length")
+    check_scale(clean.target, scale, "log_prob")
     if layers is None:  # of an activation, no block above is run
         rows, names = rows[: clean.layers], names[: clean.layers]
+    clean.adapter.check_layer("layer", rows[-1])
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running():
         activations, batches = noted(clean, names), corrupted.batches(batch)

@@ -176,6 +176,8 @@ def validate(
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
     check_at_least("least", least, 0)
+    if not isinstance(attribution, Attribution):
+        raise TypeError("validate takes the attribution of one target: give span.steps[i], and its position=")
     prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):

@@ -204,7 +204,7 @@ def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
         raise TypeError(f"the prompt {brief(item)} is neither a text, nor a chat, nor a record with a text")
     record = {str(name): value for name, value in item.items()}
     values = {name: record[column] for name, column in _columns(record, fields).items()}
-    given = {name: value for name, value in values.items() if value not in (None, "")}
+    given = {name: value for name, value in values.items() if value is not None and str(value)}
     if "messages" in given:
         given.setdefault("text", said(given["messages"]))
     if "text" not in given:

@@ -192,6 +192,10 @@ class ExternalMethod:
         return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
 
     @cached_property
+    def signed(self) -> bool:
+        return any(min(row.scores) < 0 for row in self.rows)
+
+    @cached_property
     def _found_by(self) -> Mapping[Any, ExternalScores]:
         """The rows by the ids of prompts; rows without one by texts and by ids of tokens."""
         unnamed = [row for row in self.rows if not row.prompt]
@@ -214,11 +218,11 @@ class ExternalMethod:
             raise ValueError(f"{explained}, and the prediction is {prediction.target_text!r}")
 
         def explain(asked: Prediction) -> Attribution:
-            if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
+            if asked is not prediction:  # under noise too, which these scores know nothing of
                 raise ValueError(f"{self.label} exists as scores only: it cannot be run on another prompt")
             candidates = evidence_positions(instance, asked, "eligible") if instance.eligible else ordinary(asked)
             scores = Scores(torch.tensor(row.on(asked, candidates), dtype=torch.float64))
-            return make_attribution(asked, self.label, scores, {"scores": self.file}, signed=min(row.scores) < 0)
+            return make_attribution(asked, self.label, scores, {"scores": self.file}, signed=self.signed)
 
         return explain
 

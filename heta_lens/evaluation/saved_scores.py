@@ -40,6 +40,8 @@ class SavedScores(Sequence[Attribution]):
         """Return the attribution of a number, or of a prompt and a method; a slice returns saved scores."""
         if isinstance(place, slice):
             return SavedScores(self.path, self.names[place])
+        if isinstance(place, str):
+            raise KeyError(f"{place!r} is one name: write scores[prompt, method], or .of(prompt=…)")
         prompt, method = place if isinstance(place, tuple) else self.names[place]
         if (prompt, method) not in self.names:
             near = hint(prompt, self.prompts) if prompt not in self.prompts else hint(method, self.methods)

@@ -7,7 +7,7 @@ are not independent, so the bootstrap draws clusters (templates) instead of inst
 An interval is the union of two intervals: Student's t over clusters, and the cluster bootstrap of the studentised
 statistic (bootstrap-t), which follows the skewness of the data. No end of the interval of bounded values, such as
 shares between 0 and 1, lies beyond Gaffke's bound. An end of an interval of unbounded values is infinite if the data
-give no bound: if all clusters agree, or if there are fewer than four clusters.
+give no bound: if almost all clusters agree, or if there are fewer than four clusters.
 
 A p-value inverts the construction of the interval: p <= 0.05 exactly where the 95 % interval excludes 0.
 ``benchmarks/coverage.py`` measures the coverage of the intervals and the size of the tests.

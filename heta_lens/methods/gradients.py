@@ -27,6 +27,7 @@ from heta_lens.prediction.gradients import (
     vector_jacobian_products,
 )
 from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.target import exact
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
 TOGETHER = 64  # directions that are passed through the unembedding at once
@@ -308,17 +309,17 @@ def differentiable(prediction: Prediction, layer: int | None = None) -> Iterator
 
 def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"], at_once: int) -> Float[Tensor, "d d"]:
     """Compute the Fisher information of the prediction P about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
-    p = logits.detach().double().softmax(-1)
+    p = exact(logits.detach()).softmax(-1)
     seed = torch.zeros_like(logits, requires_grad=True)
     (back,) = torch.autograd.grad(logits, y, seed, create_graph=True)  # linear in the seed, so that it can be turned
 
     def columns(directions: Float[Tensor, "direction d"]) -> Float[Tensor, "direction d"]:
         (moved,) = torch.autograd.grad(back, seed, directions, retain_graph=True, is_grads_batched=True)
-        centred = moved - (moved.double() @ p)[:, None].to(moved)
+        centred = moved - (exact(moved) @ p)[:, None].to(moved)
         weighted = (p.to(moved) * centred).to(logits)
         (rows,) = torch.autograd.grad(logits, y, weighted, retain_graph=True, is_grads_batched=True)
         return rows
 
     every = torch.eye(len(y), dtype=y.dtype, device=y.device)
-    matrix = torch.cat([columns(chunk) for chunk in every.split(at_once)]).double()
+    matrix = exact(torch.cat([columns(chunk) for chunk in every.split(at_once)]))
     return (matrix + matrix.T) / 2

@@ -23,7 +23,7 @@ from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import log_softmax
+from heta_lens.prediction.target import exact, log_softmax
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,10 +90,10 @@ class ArcJsd(WithSources):
         return Work(forwards=len(self.sources(prediction)))
 
     def values(self, prediction: Prediction, sources: Members) -> Values:
-        clean = prediction.log_probs.double()
+        clean = exact(prediction.log_probs)
 
         def moved(logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row"]:
-            return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # rounding may exceed the bound
+            return js(clean, log_softmax(exact(logits))).clamp(max=log(2))  # rounding may exceed the bound
 
         return Values(self.without_each(prediction, sources, moved))
 

@@ -28,10 +28,10 @@ def value_or_reason(value: float, reason: str) -> Value:
     return reason if isnan(value) else value
 
 
-def evaluate_soft(case: MetricCase) -> dict[str, Value]:
+def evaluate_soft(case: MetricCase) -> Value | dict[str, Value]:
     result = removal.soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
     if isnan(result.nc):
-        return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
+        return NEEDLESS
     return {
         "soft_nc": (result.nc, result.nc_random),
         "soft_ns": (result.ns, result.ns_random),
@@ -118,6 +118,8 @@ def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
     """Sum the context's scores over the tokens of the answer, after every token's scores are normalised to sum to 1."""
     prediction, answer = case.prediction, case.instance.answer
     written = prediction.spell(answer) if answer else []
+    if isinstance(first := prediction.target, int) and first in written:  # after a blank that the context has already
+        written = written[written.index(first) :]
     if len(written) < 2:
         return case.scores
     n = len(prediction)
@@ -126,8 +128,10 @@ def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
     targets = {n + place: token for place, token in enumerate(written)}
     with prediction.adapter.undisturbed():
         of_answer = predictions(prediction.adapter, Activations.of(cache), targets, tokens=ids, follow=False)
-    rows = [normalised(case.explain(token).scores.cpu()[:n]) for token in of_answer]
-    return torch.stack(rows).sum(0)
+    whole = torch.zeros_like(case.scores)  # of special tokens, which are not evaluated
+    for token in of_answer:
+        whole[case.candidates] += normalised(case.explain(token).scores.cpu()[case.candidates])
+    return whole
 
 
 def evaluate_effects(case: MetricCase) -> dict[str, Value]:
@@ -142,21 +146,23 @@ def evaluate_effects(case: MetricCase) -> dict[str, Value]:
     }
 
 
-def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
+def evaluate_causal_pass(case: MetricCase) -> Value | dict[str, Value]:
     """Look for the evidence in the counterfactual, with and without the evidence's middle-layer values patched in."""
     assert case.instance.counterfactual is not None
-    names = ("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance")
-    counterfactual = replace(case.instance.counterfactual, answer=None, choices=())
+    counterfactual = replace(case.instance.counterfactual, answer=None)
     other = replace(case.ask(counterfactual), target=case.prediction.target)
     if len(other) != len(case.prediction):
-        return dict.fromkeys(names, "the counterfactual has another number of tokens")
+        return "the counterfactual has another number of tokens"
     gold, layer = case.positions("gold"), case.prediction.layers // 2
     explain = case.ready(counterfactual, other)
     before = explain(other)
     with values_put(other, gold, case.prediction.values[layer], layer):
         after = explain(robustness.again(other))
     found = [evidence.passes(one.scores.detach().cpu(), gold, 5, candidates=case.candidates) for one in (after, before)]
-    return dict(zip(names, (*found, evidence.chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
+    chance = evidence.chance_of_passing(len(case.candidates), len({*gold} & {*case.candidates}), 5)
+    return dict(
+        zip(("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance"), (*found, chance), strict=True)
+    )
 
 
 def evaluate_sensitivity(case: MetricCase) -> float:
@@ -173,9 +179,11 @@ def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
     return value_or_reason(correlation, "fewer than 3 words match, or the scores of one text are all equal")
 
 
-def evaluate_verdict(case: MetricCase) -> dict[str, Value]:
+def evaluate_verdict(case: MetricCase) -> Value | dict[str, Value]:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     choices = [case.prediction.spell(choice)[0] for choice in case.instance.choices]
+    if len({*choices}) < len(choices):
+        return "some choices begin with the same token"
     changes = tasks.exact_match_change(case.prediction, case.scores, context=context, choices=choices)
     return {"verdict_change": changes["change"], "verdict_change_random": changes["random"]}
 

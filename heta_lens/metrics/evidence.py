@@ -97,7 +97,6 @@ def reciprocal_rank(scores: Float[Tensor, "pos"], evidence: Positions, *, candid
 
     Of equal scores, the earlier token ranks first.
     """
-    scores = finite_scores(scores)
     wanted = {*positions_in("evidence", evidence, len(scores))}
     ranks = (rank for rank, position in enumerate(ranked(scores, candidates), 1) if position in wanted)
     return 1 / next(ranks, nan)
@@ -107,7 +106,6 @@ def recovery(
     scores: Float[Tensor, "pos"], evidence: Positions, share: float = 0.1, *, candidates: Positions | None = None
 ) -> float:
     """Share of the evidence among the first ``share`` of all candidates, rounded up; NaN without evidence."""
-    scores = finite_scores(scores)
     order = ranked(scores, candidates)
     wanted = {*positions_in("evidence", evidence, len(scores))} & {*order}
     first = order[: token_count(share, len(order), "up")]

@@ -42,7 +42,7 @@ from heta_lens.metrics.scores import (
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.masking import ablated, mask_vector
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.target import log_softmax
+from heta_lens.prediction.target import exact, log_softmax
 
 RELEASED = (0.1, 0.2, 0.3)  # shares of tokens that the authors' released code removes
 
@@ -101,7 +101,7 @@ def soft(
 def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: bool, seed: int) -> Float[Tensor, "row"]:
     """Return distances from the clean prediction after tokens kept the given shares of their embeddings."""
     embeddings, ids = prediction.embeddings, prediction.ids
-    rerun, clean = prediction.rerun(), prediction.log_probs.double()
+    rerun, clean = prediction.rerun(), exact(prediction.log_probs)
 
     def states_of(row: int) -> Float[Tensor, "pos d"]:
         drawn = torch.from_numpy(prompt_generator(seed, ids, 0, 0 if paired else row).random(embeddings.shape))
@@ -109,7 +109,7 @@ def thinned(prediction: Prediction, kept: Float[Tensor, "row pos"], *, paired: b
 
     def moved(rows: Int[Tensor, "run"]) -> Float[Tensor, "run"]:
         states = torch.stack([states_of(row) for row in rows.tolist()])
-        return root(rerun.log_probs(states).double(), clean).cpu()
+        return root(exact(rerun.log_probs(states)), clean).cpu()
 
     batches = prediction.batches("auto")
     with prediction.running():
@@ -155,8 +155,8 @@ def released(
 
 def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apart) -> Float[Tensor, "row"]:
     """Return the distance from the clean prediction for every row of tokens whose embeddings are 0."""
-    clean = prediction.log_probs.double()
-    return without(prediction, gone, lambda log_probs: apart(log_probs.double(), clean))
+    clean = exact(prediction.log_probs)
+    return without(prediction, gone, lambda logits: apart(exact(log_softmax(logits)), clean))
 
 
 @one_at_a_time("prediction")
@@ -164,10 +164,10 @@ def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apar
 def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]
 ) -> Tensor:
-    """Return a function of the log-probabilities for every row of tokens whose embeddings are 0."""
+    """Return a function of the logits for every row of tokens whose embeddings are 0."""
     nothing, batches = mask_vector(prediction, "zero"), prediction.batches("auto")
     with prediction.running():
-        return ablated(prediction, ~gone, nothing, lambda logits: read(log_softmax(logits)), batches).cpu()
+        return ablated(prediction, ~gone, nothing, read, batches).cpu()
 
 
 # --------------------------------------------------------------------------------------------------------------- curves
@@ -182,7 +182,6 @@ class Curve:
     values: tuple[float, ...]
 
 
-@one_at_a_time("prediction")
 def curve(
     prediction: Prediction,
     scores: Float[Tensor, "pos"],
@@ -203,10 +202,7 @@ def curve(
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     counts = [token_count(share, len(order_of)) for share in steps]
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
-    batches = prediction.batches("auto")
-    with prediction.running():
-        read = partial(prediction.read, scale="prob")
-        values = ablated(prediction, ~gone, mask_vector(prediction, "zero"), read, batches)
+    values = without(prediction, gone, partial(prediction.read, scale="prob"))
     return Curve(tuple(steps), tuple(values.tolist()))
 
 

@@ -62,9 +62,10 @@ def ordinary(prediction: Prediction) -> list[int]:
 def evidence_positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
     """Return the tokens of an instance's spans of a name, such as ``gold`` or ``eligible``."""
     text, tokens = prediction.located
-    start = text.find(instance.text)
-    if start < 0:
+    bare = instance.text.strip()  # as some chat templates write a message
+    if (found := text.rfind(bare)) < 0:
         raise ValueError(f"instance {instance.id!r}: the tokenizer does not give its text back, so no span has tokens")
+    start = found - instance.text.find(bare)
     spans = [Span(start + span.start, start + span.stop) for span in getattr(instance, name)]
     inside = {position for span in spans for position in tokens_in(text, tokens, span)}
     return sorted(inside & {*ordinary(prediction)})

@@ -51,7 +51,7 @@ def exact_match_change(
     chance = torch.from_numpy(prompt_generator(seed, prediction.ids).random(len(scores)))
     kept = [context, kept_share(scores, context, share), kept_share(chance, context, share)]
     gone = rows_of([{*context} - {*positions} for positions in kept], len(prediction))
-    verdicts = without(prediction, gone, lambda log_probs: log_probs[:, list(choices)]).argmax(-1).tolist()
+    verdicts = without(prediction, gone, lambda logits: logits[:, list(choices)]).argmax(-1).tolist()
     whole, best, random = (choices[verdict] == prediction.target for verdict in verdicts)
     return {"change": 100.0 * (best - whole), "random": 100.0 * (random - whole)}
 

@@ -78,7 +78,7 @@ class Circuit:
         seen = [node.together or abs(node.effect) >= SMALLEST * most for node in self.nodes]
         drawn = {at: node for at, node in enumerate(self.nodes) if seen[at] or at in self.route}
         read = {place for node in drawn.values() for place in (node.position, node.read) if place is not None}
-        changed = self.changed if len(self.changed) <= MANY else (self.changed[0], self.changed[-1])
+        changed = self.changed if len(self.changed) <= MANY else (min(self.changed), max(self.changed))
         rows = dict[tuple[int, int], list[int]]()
         for at, node in drawn.items():
             rows.setdefault((node.layer, node.position), []).append(at)

@@ -122,6 +122,8 @@ def check_comparable(named: Named) -> None:
     """Raise for fewer than two attributions, and for attributions of different texts, with the first difference."""
     if len(named) < 2:
         raise ValueError(f"a comparison takes two or more attributions of one text: got {len(named)}")
+    if taken := named.keys() & {"position", "token", "special"}:
+        raise ValueError(f"{min(taken)!r} is a column of the table of a comparison: give the attribution another name")
     (name, reference), *others = ((name, result.summed) for name, result in named.items())
     for other_name, other in others:
         if difference := _difference(reference, other):

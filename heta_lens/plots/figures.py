@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.html_view import View
+from heta_lens._util.options import check_count
 from heta_lens._util.python import extra
 from heta_lens._util.text import JOINERS, code_point, cut
 from heta_lens.attribution import Attribution
@@ -294,6 +295,7 @@ def bars(attribution: Attribution | SpanAttribution, top: int = 20, *, special: 
     template's are left out, except with ``special=True``, and so are bars too short to see. Files: SVG, PNG, PDF, and a
     CSV table of every token.
     """
+    check_count("top", top)
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
     return picture(attribution.title, partial(bar_figure, attribution, top, special=special), csv)
 
@@ -339,10 +341,12 @@ def _draw_bars(axes: Axes, attribution: Attribution, rows: Sequence[int], label:
 
 def _limit_axis(axes: Axes, scores: Float[Tensor, "row"], inside: Bool[Tensor, "row"]) -> None:
     """End the axis after the largest score ``inside``; a longer bar ends in a number."""
-    if inside.all() or not inside.any():
+    if inside.all() or not scores[inside].any():
         return
     ends = scores[inside].tolist()
     low, high = min(0.0, *ends) * 1.15, max(0.0, *ends) * 1.15
+    room = (high - low) / 6  # of a longer bar, with its number, where no other is on its side of 0
+    low, high = min(low, -room * bool(scores.min() < low)), max(high, room * bool(scores.max() > high))
     axes.set_xlim(low, high)
     for row in (~inside).nonzero()[:, 0].tolist():
         score = float(scores[row])

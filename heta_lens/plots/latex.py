@@ -111,6 +111,6 @@ def _caption(shown: ColouredText) -> str:
     """Return the legend of the deepest colours and of white."""
     end = shown.end
     box = "\\colorbox{{{}}}{{\\strut\\hspace{{1.2em}}}} {}"
-    below = [box.format("hetabelow", f"$-{end:.3g}$")] if bool((shown.shown < 0).any()) else []
-    above = box.format("hetaabove", f"${end:.3g}$, which is {escaped(shown.share(end))}")
+    below = [box.format("hetabelow", "$-$" + escaped(f"{end:.3g}"))] if bool((shown.shown < 0).any()) else []
+    above = box.format("hetaabove", f"{escaped(f'{end:.3g}')}, which is {escaped(shown.share(end))}")
     return f"{escaped(shown.scale)}: " + "\\quad\n".join([*below, "white is 0", above])

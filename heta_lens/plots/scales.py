@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float
@@ -75,7 +76,8 @@ class ColouredScores:
     @cached_property
     def end(self) -> float:
         """The size of a score with the deepest colour."""
-        return deepest(self.attribution.scores[scaled_tokens(self.attribution, special=self.special)])
+        scaled = self.attribution.scores[scaled_tokens(self.attribution, special=self.special)]
+        return deepest(scaled if scaled.any() else self.attribution.scores)
 
     @cached_property
     def shown(self) -> Float[Tensor, "pos"]:
@@ -125,7 +127,7 @@ def percent(share: float) -> str:
 
 def percent_of(scores: Float[Tensor, "pos"], score: float | int) -> str:
     """Return the share of a score in the sum of all sizes, in percent."""
-    return percent(abs(score) / (float(scores.abs().sum()) or 1.0))
+    return percent(abs(score) / (float(scores.abs().sum()) or inf))
 
 
 def share_note(attribution: Attribution) -> str:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite
-from heta_lens._util.options import AtLeast, Batch, check_choice, check_count, chosen_positions
+from heta_lens._util.options import Batch, check_choice, check_count, chosen_positions
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import (
@@ -165,7 +165,7 @@ def check_reading(scale: Scale, batch: Batch) -> None:
     """Refuse an unknown scale or batch size."""
     check_choice("scale", scale, get_args(Scale))
     if not isinstance(batch, str) or batch != "auto":
-        AtLeast(1, whole=True)("batch", batch)
+        check_count("batch", batch)
 
 
 def check_patch(
@@ -303,7 +303,7 @@ def redrawn(prediction: Prediction, draws: int, seed: int) -> Iterator[Float[Ten
     generator, whole = prompt_generator(seed, ids), replace(prediction.adapter, reads=())  # an activation is no token
     read, hooked = range(len(prediction)), bool(prediction.user_hooks)
     logits = whole.run(prediction.whole_ids[None], read=read, whole=hooked)[0]
-    reached = logits[:-1].double().softmax(-1).cumsum(-1).cpu()
+    reached = logits[:-1].cpu().double().softmax(-1).cumsum(-1)
     for _ in range(draws):
         points = torch.from_numpy(generator.random((len(reached), 1))) * reached[:, -1:]
         drawn = torch.searchsorted(reached, points)[:, 0].tolist()

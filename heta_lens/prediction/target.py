@@ -39,23 +39,24 @@ CONNECTED = "avoid .item(), .detach(), argmax and comparisons, or choose a metho
 # -------------------------------------------------------------------------------------------------------- likelihoods
 def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
     """Compute log-probabilities in float64 if possible: a confident prediction's ``1 - p`` is lost in float32."""
-    return _exact(logits).log_softmax(-1).to(logits)
+    return exact(logits).log_softmax(-1).to(logits)
 
 
-def _exact(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-    return logits if logits.device.type == "mps" else logits.double()
+def exact(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return values in float64, where the device has it."""
+    return values if values.device.type == "mps" else values.double()
 
 
 def on_scale(logits: Float[Tensor, "*batch vocab"], tokens: Side, scale: Scale) -> Float[Tensor, "*batch"]:
     """Return the likelihood of a token or of a set, whose logit is ``log Σ exp`` of the members' logits."""
     if scale == "logit":
         return joint_logit(logits, tokens)
-    exact = _exact(logits)
-    logit = joint_logit(exact, tokens)
+    precise = exact(logits)
+    logit = joint_logit(precise, tokens)
     if scale == "log_odds":  # exact for a certain prediction too
-        others = exact.index_fill(-1, torch.tensor(members(tokens), device=exact.device), -torch.inf)
+        others = precise.index_fill(-1, torch.tensor(members(tokens), device=logits.device), -torch.inf)
         return (logit - others.logsumexp(-1)).to(logits)
-    log_prob = (logit - exact.logsumexp(-1)).to(logits)
+    log_prob = (logit - precise.logsumexp(-1)).to(logits)
     return log_prob.exp() if scale == "prob" else log_prob
 
 

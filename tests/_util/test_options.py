@@ -127,6 +127,7 @@ def test_what_names_no_option_is_refused(written: str) -> None:
 def test_what_is_no_python_value_is_text() -> None:
     written = ["x=2", "y={{}}", "z=1_0"]
     assert keywords(written) == {"x": 2, "y": "{{}}", "z": 10}
+    assert keywords(["x=false", "y=True", "z=none"]) == {"x": False, "y": True, "z": "none"}
     assert assignments(written) == {"x": "2", "y": "{{}}", "z": "1_0"}
 
 

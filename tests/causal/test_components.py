@@ -488,7 +488,8 @@ def test_a_route_leads_from_head_to_head(story: Components) -> None:
         return replace(story, **blank, effects=effects, sources=sources).rows_of_route
 
     assert route([8, 5, 5, 4, 3, 3, 3]) == [6, 3, 1]  # not by the MLP
-    assert route([8, 5, 5, 7, 3, 3, 3]) == [4, 1]  # no head was found at 7, so by the next one at 5
+    assert route([8, 5, 5, 4, 3, 3, 4]) == [4, 1]  # no earlier head was found at 4, so by the next one at 5
+    assert route([8, 5, 5, 8, 3, 3, 3]) == [3, 1]  # no head reads a later token
     assert route([8, 7, 7, 4, 3, 3, 3]) == []
     assert route([8, 8, 5, 3, 3, 3, 3]) == [4, 2, 1]  # each head in an earlier layer
     assert route([8, 3, 5, 3, 3, 3, 3]) == [1]
@@ -530,9 +531,9 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"change": [10**9]}, "change=1000000000 is not a token id"),
         ({"positions": [N]}, f"position {N} is none of the {N} positions"),
         ({"positions": None}, "positions=None needs the ids of a counterfactual prompt"),
-        ({"positions": [2, N - 1, 3, 4]}, "no token after position 2 is left"),
+        ({"positions": [2, N - 1, 3, 4]}, "the last token is changed, and none after it"),
         ({"positions": None, "change": "same"}, "is the prompt itself"),
-        ({"change": "same"}, "nothing changes: the target's number is"),
+        ({"change": "same"}, "the change leaves these tokens as they are"),
         ({"target": lambda logits: logits[0].detach()}, "has no gradient by the logits"),
         ({"target": lambda logits: logits[0], "scale": "prob"}, "scale='prob' has no effect with the function"),
     ],

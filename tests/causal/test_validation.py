@@ -15,6 +15,7 @@ from helpers.asking import cache_of, explain, predict
 from heta_lens.causal import effects, validate
 from heta_lens.causal.validation import Z95, with_interval
 from heta_lens.prediction.patching import How
+from heta_lens.span_attribution import SpanAttribution
 
 N, TARGET = 6, 7
 
@@ -132,6 +133,7 @@ def test_wrong_requests_are_refused() -> None:
         (attribution, {"k": 0}, "k=0"),
         (attribution, {"least": -1}, "least=-1"),
         (attribution, {"how": "edge"}, "how='edge'"),
+        (SpanAttribution((inner,), (*inner.tokens, "x")), {}, "validate takes the attribution of one target"),
         (inner, {}, "another prompt than the cache, or of another position="),
         (attribution.without([4, 5]), {"position": 4}, "of another position="),
     ]

@@ -24,6 +24,7 @@ from heta_lens.evaluation.external_scores import (
 )
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_database import read_records
+from heta_lens.metrics.robustness import again
 from heta_lens.model.loading import DEMO
 
 INSEQ = ROOT / "tests" / "helpers" / "inseq_saved.json"  # by inseq 0.6: ``out.aggregate().save(path)``
@@ -119,8 +120,9 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"its text, .* is not the prompt's"):
         scores_on(written(tmp_path, {**record, "prompt": "other"}), other)
     (method,), prediction = external_methods(written(tmp_path, record)), ask(demo(), STORY)
-    with pytest.raises(ValueError, match="given exists as scores only"):
-        method.ready(STORY, prediction)(ask(demo(), other))
+    for asked in (ask(demo(), other), again(prediction)):
+        with pytest.raises(ValueError, match="given exists as scores only"):
+            method.ready(STORY, prediction)(asked)
 
 
 @pytest.mark.parametrize(

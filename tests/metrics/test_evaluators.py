@@ -100,7 +100,8 @@ def test_the_span_of_an_answer_is_explained_token_by_token() -> None:
     rows = [longer.explain(longer.prediction).scores.clamp(min=0)]
     after = ask(demo(), replace(two, text=two.text + str(instance.answer), answer=instance.choices[0]))
     rows.append(longer.explain(after).scores[: len(rows[0])].clamp(min=0))
-    expected = sum(row.double() / row.double().sum() for row in rows)
+    special = torch.tensor([place not in longer.candidates for place in range(len(rows[0]))])  # is not evaluated
+    expected = sum(row.double() / row.double().sum() for row in (row.masked_fill(special, 0) for row in rows))
     torch.testing.assert_close(of_whole_answer(longer), expected, check_dtype=False)
 
 
@@ -117,6 +118,13 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
     other = instance.paraphrase
     assert other is not None
     assert asked == [evidence_positions(other, ask(demo(), other), "question")]
+
+
+def test_choices_that_begin_alike_are_no_choices() -> None:
+    (instance,) = suite("recall", limit=1, claim=True, facts=2)
+    alike = replace(instance, choices=(instance.answer, f"{instance.answer} true"))
+    values = figures(case_of(alike), ["verdict_change"])
+    assert values[0]["verdict_change"] is None and "some choices begin with the same token" in str(values)
 
 
 @pytest.mark.slow

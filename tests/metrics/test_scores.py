@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import zoo
+from helpers import chats, zoo
 from helpers.asking import predict
 from helpers.evaluating import case_of, double
 from heta_lens import metrics
+from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
+from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.metrics import Drops, normalised, with_mean
 from heta_lens.metrics.scores import evidence_positions, ordinary
 
@@ -166,6 +168,17 @@ def test_evidence_positions_spell_the_spans(name: str) -> None:
     assert "".join(case.prediction.written[position] for position in positions).split() == wanted.split()
     with pytest.raises(ValueError, match="'other': the tokenizer does not give its text back"):
         evidence_positions(Instance("other", "Something else.", None), case.prediction, name)
+
+
+@pytest.mark.slow
+def test_spans_of_a_chat_are_those_of_its_last_message() -> None:
+    model = chats.with_template("{% for each in messages %}{{ each['content'] | trim }}<|im_end|>{% endfor %}")
+    text, before = "a dog is here\n", [{"role": "user", "content": "so a dog is here"}]
+    asked = Instance("x", text, None, messages=[*before, {"role": "user", "content": text}], gold=[Span(2, 5)])
+    prediction = ask(model, asked)
+    places = evidence_positions(asked, prediction, "gold")
+    assert "".join(prediction.written[place] for place in places).strip() == "dog"
+    assert min(places) > prediction.ids.tolist().index(model.tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
 # ------------------------------------------------------------------------------------------------------ normalisation

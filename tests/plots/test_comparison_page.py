@@ -37,7 +37,7 @@ def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
     before, after = tex.split(r"\par\medskip")
     for part, name, end in ((before, "before", 3), (after, "after", 30)):
         assert part.count(r"\begingroup") == part.count(r"\endgroup") == 1 == part.count(rf"\textbf{{{name}:")
-        assert rf"${end}$, which is 60.0\%" in part
+        assert rf"{end}, which is 60.0\%" in part
 
 
 def test_ranks_are_by_size_where_not_all_have_signs() -> None:

@@ -32,7 +32,7 @@ from heta_lens.plots.figures import (
     token_figure,
 )
 from heta_lens.plots.latex import escaped, latex
-from heta_lens.plots.scales import shade_of, tint
+from heta_lens.plots.scales import ColouredScores, shade_of, tint
 
 
 def line(text: str = "a $x_1$ b") -> Figure:
@@ -154,6 +154,20 @@ def test_the_axis_goes_to_the_largest_score_but_that_of_a_sink() -> None:
     assert 2 < high < 3 and -2 < low < -1 and "9" in texts(figure)
     assert labels(figure)[0] == "'The'  0"
     assert any("'The' (first token) holds 69% of the score: attention sink" in text for text in texts(figure))
+
+
+def test_a_sink_on_the_other_side_of_0_is_seen() -> None:
+    figure: Any = drawn(attribution(["The", " cat", " sat", "."], [-9.0, 2.0, 1.0, 0.5], signed=True))
+    low, high = figure.axes[0].get_xlim()
+    assert low < -0.3 and 2 < high < 3 and "-9" in texts(figure)
+    alone = drawn(attribution(["The", " cat", " sat"], [-9.0, 0.0, 0.0], signed=True))
+    assert alone.axes[0].get_xlim()[0] < -9
+
+
+def test_a_legend_without_a_shown_score_is_no_invention() -> None:
+    shown = ColouredScores(attribution(scores=[5.0, 0, 0, 0, 0, 0]), special=False)
+    assert shown.end == 5 and shown.share(shown.end) == "100.0% of the score"
+    assert ColouredScores(attribution(scores=[0.0] * 6), special=False).share(1.0) == "0.0% of the score"
 
 
 def test_error_bars_are_the_interval() -> None:

@@ -200,8 +200,6 @@ def _of_source(measure: Measure, records: Sequence[Record]) -> Figure:
     if not vectors:
         return Figure(None, tuple(notes))
     result = estimate(vectors, clusters, aggregate, smooth=aggregate in (mean, log_ratio))
-    if isnan(result.value):
-        return Figure(None, (*notes, NOTHING))
     return Figure(result, tuple(notes))
 
 
@@ -434,8 +432,9 @@ def changed(
 def change(values: Float[np.ndarray, "settings seeds"], greedy_first: bool) -> float:
     """Return the distance of the two settings furthest apart, in percent of the mean.
 
-    With ``greedy_first``, return the mean distance from the first, in percent of it. Equal values, even infinite
-    ones, have a change of 0; NaN for other infinite values, and if the divisor is within two standard errors of 0.
+    With ``greedy_first``, return the mean distance of the others from the first, in percent of it. Equal values, even
+    infinite ones, have a change of 0; NaN for other infinite values, and if the divisor is within two standard errors
+    of 0.
     """
     if (values == values[0, 0]).all():
         return 0.0
@@ -445,4 +444,4 @@ def change(values: Float[np.ndarray, "settings seeds"], greedy_first: bool) -> f
     base = float(means[0] if greedy_first else means.mean())
     if abs(base) < max(1e-6, 2 * float(errors.mean())):
         return nan
-    return 100 * float(np.abs(means - base).mean() if greedy_first else np.ptp(means)) / abs(base)
+    return 100 * float(np.abs(means[1:] - base).mean() if greedy_first else np.ptp(means)) / abs(base)

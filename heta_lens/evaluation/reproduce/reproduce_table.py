@@ -303,6 +303,8 @@ class Reproduction:
         for names in self._sources():
             try:
                 prompts = self._prompts(names[0], model)
+                if not prompts:
+                    raise ValueError("the model answers none of its prompts")
             except Exception as error:
                 unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
             else:
