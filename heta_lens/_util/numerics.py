@@ -34,8 +34,10 @@ class Distance(NamedTuple):
 
 
 def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
-    """Compare two tensors of a shape, with at ``least`` the given tolerance; -inf equals -inf only."""
+    """Compare two tensors, with at ``least`` the given tolerance; -inf equals -inf only."""
     allowed = max(tolerance(now.dtype, then.dtype), least)
+    if now.shape != then.shape:
+        return Distance(torch.inf, allowed)
     largest, off = float(then.abs().max()), float(differences(now, then).max())
     if largest < torch.inf and off < torch.inf:
         return Distance(off / (largest or 1.0), allowed)

@@ -204,7 +204,7 @@ def check_options(options: Any) -> None:
             value = float(value)
         object.__setattr__(options, option.name, value)
         if not _same(value, option.default):
-            _check_option(option.name, given, kinds[option.name])
+            _check_option(option.name, given if isinstance(given, Real) else value, kinds[option.name])
 
 
 def _check_option(name: str, value: Any, kind: Any) -> None:
@@ -279,7 +279,7 @@ def keywords(given: Iterable[str]) -> dict[str, Any]:
     values: dict[str, Any] = assignments(given)
     for name, value in values.items():
         with suppress(ValueError, SyntaxError, TypeError):  # unhashable, as in "{{}}"
-            values[name] = literal_eval({"true": "True", "false": "False"}.get(value, value))
+            values[name] = literal_eval(value.title() if value in ("true", "false") else value)
     return values
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from math import prod
 from typing import Any, Literal, TypeAlias, get_args
 
-import torch
 from torch import Tensor
 
 Kind: TypeAlias = Literal["token", "set", "contrast", "function", "activation"]
@@ -82,8 +81,6 @@ class Activation:
     def stored(self) -> dict[str, Any]:
         """The fields that a file holds; a function by its name."""
         kept = {name: value for name, value in vars(self).items() if value is not None}
-        if self.direction is not None:
-            kept["direction"] = self.direction.tolist()
         if self.function is not None:
             kept[FUNCTION] = function_name(self.function)
         if self.minus is not None:
@@ -105,8 +102,6 @@ def saved_target(stored: Mapping[str, Any]) -> Activation | SavedFunction:
     if "hook_name" not in stored:
         return SavedFunction(str(stored[FUNCTION]))
     values = {**stored, "shape": tuple(stored["shape"])}
-    if "direction" in stored:
-        values["direction"] = torch.tensor(stored["direction"])
     if FUNCTION in stored:
         values[FUNCTION] = SavedFunction(str(stored[FUNCTION]))
     if "minus" in stored:

@@ -93,6 +93,8 @@ class Method(Options, ABC):
     def __init_subclass__(cls) -> None:
         """Complete the docstring by inherited options, cost, paper and adaptations."""
         if "name" in vars(cls):
+            if (cls.explain, cls.explain_together) == (Method.explain, Method.explain_together):
+                raise TypeError(f"{cls.__name__} defines neither explain nor explain_together")
             facts = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
             cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
             if "function" not in vars(cls):  # a function may have a method's name
@@ -174,9 +176,9 @@ class Method(Options, ABC):
         work = self.work(predictions[-1])
         return replace(work, backwards=work.backwards * len(predictions))
 
-    @abstractmethod
     def explain(self, prediction: Prediction) -> Scores:
-        """Compute the scores."""
+        """Compute the scores; a method defines this, or `explain_together`."""
+        return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Compute the scores of predictions that share their runs."""

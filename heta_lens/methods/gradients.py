@@ -73,9 +73,6 @@ class CleanGradient(WithCheckpoint):
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         return [[*predictions]]
 
-    def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction])[0]
-
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         run = clean_gradients(predictions, self.measure, self.hooks, checkpoint=self.checkpoint)
         self.check_run(run)

@@ -86,9 +86,6 @@ class IntegratedGradients(PathIntegral):
         together = 1 if depends_on_context(mask) else TARGETS
         return [[*predictions[begin : begin + together]] for begin in range(0, len(predictions), together)]
 
-    def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction])[0]
-
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         longest = predictions[-1]
         start = path_start(longest, self.mask_for(longest), self.keep_bos)

@@ -4,7 +4,7 @@ ARC-JSD (Li 2025) and AttriBoT (Liu 2025) leave out a sentence at a time, AttriB
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import js, kl
 from heta_lens._util.options import COUNT
+from heta_lens._util.target_kinds import Activation
 from heta_lens._util.text import visible_span
 from heta_lens._util.work import Work
 from heta_lens.diagnostics import Diagnostics
@@ -51,9 +52,6 @@ class LeaveOneOut(WithForwards):
     @property
     def ignores_target(self) -> bool:
         return self.effect == "kl"
-
-    def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         return [
@@ -190,5 +188,7 @@ def inside(part: Bool[np.ndarray, "pos"], sources: Members) -> Bool[np.ndarray, 
 
 def predicted_by(model: Any, prediction: Prediction) -> Prediction:
     """Return the same target after the same context, by another model."""
-    ids = prediction.ids[None]
-    return Prediction.from_cache(ModelAdapter(model).cache(ids), prediction.target, tokens=ids)
+    ids, target = prediction.ids[None], prediction.target
+    if isinstance(target, Activation):  # whose place is the end of the context by now
+        target = replace(target, at=None)
+    return Prediction.from_cache(ModelAdapter(model).cache(ids), target, tokens=ids)

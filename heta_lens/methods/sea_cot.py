@@ -134,8 +134,7 @@ class SeaCot(WithSeed, WithBatch):
     def _write(self, prediction: Prediction, think: list[int]) -> list[list[int]]:
         batches = prediction.batches(self.batch, len(prediction) + len(think) + self.length)
         writer = Writer.after(prediction, batches, more=think)
-        end = prediction.tokenizer.eos
-        how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
+        how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "ends": prediction.adapter.ends}
         return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
     def _log_probs(

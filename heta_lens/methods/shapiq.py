@@ -17,11 +17,9 @@ from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
 from heta_lens.methods.base import WithScale, WithSeed
 from heta_lens.methods.sources import Members, Values, WithSources
+from heta_lens.methods.surrogates import ENOUGH, FEW
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-
-FEW = 10  # sources, all of whose coalitions can be run
-ENOUGH = 512  # coalitions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -101,6 +101,20 @@ class ModelAdapter:
         return max(_blocks_before(name, every) for name in self.reads) if self.reads else every
 
     @property
+    def ends(self) -> list[int]:
+        """The ids that end a text or a turn."""
+        own = getattr(getattr(wrapped(self.model), "generation_config", None), "eos_token_id", None)
+        return [*{self.tokenizer.eos, *(own if isinstance(own, list) else [own])} - {None}]
+
+    @cached_property
+    def rotary_limit(self) -> int | None:
+        """The length of a run from which its rotary positions are others, at earlier tokens too."""
+        rotary = getattr(getattr(wrapped(self.model), "config", None), "rope_scaling", None) or {}
+        if rotary.get("rope_type") in ("longrope", "dynamic"):
+            return rotary.get("original_max_position_embeddings", self.model.cfg.n_ctx)
+        return None
+
+    @property
     def first_read(self) -> int:
         """The lowest block in which something is read; the last block, where logits are read."""
         every = len(self.model.blocks)
@@ -117,13 +131,14 @@ class ModelAdapter:
         A user's hooks are off meanwhile: they may be for positions that a few tokens do not have.
         """
         names, known = tuple(names), _tried.setdefault(self.model, ({}, {}))
+        tried = min(TRIED, getattr(self.model.cfg, "n_ctx", None) or TRIED)
         for name in names:
             if name not in self.points:
                 raise ValueError(f"activation({name!r}): this model has no such hook point{hint(name, self.points)}")
             if name.startswith("unembed"):
                 raise ValueError(f"activation({name!r}) is the prediction: give a function of the logits as the target")
         if new := [name for name in names if name not in known[0]]:
-            few, found = torch.zeros(1, TRIED, dtype=torch.long, device=self.device), dict[str, Tensor]()
+            few, found = torch.zeros(1, tried, dtype=torch.long, device=self.device), dict[str, Tensor]()
             try:
                 with self._without_hooks(), torch.no_grad():
                     self.streams(few, [], {name: note(found, name) for name in new})
@@ -136,9 +151,9 @@ class ModelAdapter:
             shape = known[0].get(name)  # options of a model, such as use_attn_result, may let runs reach it later
             if shape is None:
                 raise ValueError(f"activation({name!r}): no run of this model reaches it")
-            if shape[:2] != (1, TRIED) or len(shape) < 3:
+            if shape[:2] != (1, tried) or len(shape) < 3:
                 raise ValueError(
-                    f"activation({name!r}) has no row for every token: {TRIED} tokens give shape {shape}. Choose a "
+                    f"activation({name!r}) has no row for every token: {tried} tokens give shape {shape}. Choose a "
                     "point that has, such as a head's output, activation('blocks.0.attn.hook_z', head=0, index=0)"
                 )
         part = replace(self, reads=names)
@@ -311,7 +326,8 @@ class ModelAdapter:
         begins = tuple(f"blocks.{last}.{part}" for part in parts)
         behind = frozenset(each for each in self.points if each.startswith((*begins, "ln_final", "unembed")))
         parallel = getattr(config, "parallel_attn_mlp", False) or getattr(config, "attn_only", False)
-        return ("", frozenset()) if name not in behind or (hooked and parallel) else (name, behind)
+        flat = getattr(self.points.get(name), "hook_conversion", None) is not None  # as in OPT, rows of all copies
+        return ("", frozenset()) if flat or name not in behind or (hooked and parallel) else (name, behind)
 
     def _skip(self, module: nn.Module, form: OutputForm) -> None:
         """Let a block (or the unembedding) return its input until the current call ends.
@@ -397,25 +413,21 @@ class ModelAdapter:
     def user_hooks(self) -> list[Any]:
         """List the hooks that a user put on the model, through TransformerLens or through torch."""
         points = dict.fromkeys(self.points.values())
-        found = [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)]
+        hooks = [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)]
         inner = wrapped(self.model)
         modules = self.model.modules() if inner is self.model else {*self.model.modules(), *inner.modules()}
         for module in modules:
-            hooks = [hook for kind in TORCH_HOOKS for hook in getattr(module, kind).values()]
-            found += [hook for hook in hooks if str(getattr(hook, "__module__", "")).split(".")[0] not in LIBRARIES]
-        return found
+            hooks += [hook for kind in TORCH_HOOKS for hook in getattr(module, kind).values()]
+        return [hook for hook in hooks if str(getattr(hook, "__module__", "")).split(".")[0] not in LIBRARIES]
 
     @contextmanager
     def _without_hooks(self) -> Iterator[None]:
         """Take all hooks off the hook points, and put them back."""
-        taken = {point: dict(point._forward_hooks) for point in self.points.values()}
-        for point in taken:
-            point._forward_hooks.clear()
-        try:
+        with holding(self):
+            for point in {*self.points.values()}:
+                undo_at_end(self.model, partial(point._forward_hooks.update, dict(point._forward_hooks)))
+                point._forward_hooks.clear()
             yield
-        finally:
-            for point, hooks in taken.items():
-                point._forward_hooks.update(hooks)
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

@@ -99,12 +99,12 @@ def check_in_memory(model: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- the folder
-def check_folder(folder: Path) -> None:
-    """Refuse a folder without a saved model."""
+def check_folder(folder: Path, *, tokenizer: bool) -> None:
+    """Refuse a folder without a saved model, or if wanted, without a ``tokenizer``."""
     if not folder.is_dir():
         raise ValueError(f"the model {str(folder)!r} is a file: give the folder that contains it")
     for name, kind in (("config.json", "model"), ("tokenizer_config.json", "tokenizer"), ("*.safetensors", "model")):
-        if not any(folder.glob(name)):
+        if (tokenizer or kind == "model") and not any(folder.glob(name)):
             raise ValueError(
                 f"the folder {str(folder)!r} has no {name}: {kind}.save_pretrained({str(folder)!r}) writes it (weights "
                 "are not read from pickles, which can run code)"

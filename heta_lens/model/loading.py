@@ -182,6 +182,8 @@ def load_model(
             **{"revision": revision, "trust_remote_code": trust_remote_code or None, **more},
         }
     )
+    if hasattr(model, "hook_dict"):
+        raise TypeError(f"this {type(model).__name__} is a TransformerLens model already: use it as it is")
     if isinstance(model, nn.Module):
         return _bridged(model, given)
     if not isinstance(model, str | PathLike):
@@ -195,7 +197,7 @@ def load_model(
         return _from_gguf(file, given)
     local = folder_of(place, "model", revision)
     if local is not None:
-        check_folder(local)
+        check_folder(local, tokenizer="tokenizer" not in given)
     return read_from(place, "model", local, lambda path: _booted(path, given))
 
 
@@ -283,7 +285,7 @@ def absent_model(
     ``config`` is a configuration, its folder or its name on the hub; ``dtype`` is the configuration's by default.
     """
     if not isinstance(config, PretrainedConfig):
-        name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config).removesuffix("config.json")
+        name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config).removesuffix("config.json") or "."
         hub = {"revision": revision, "trust_remote_code": trust_remote_code}
         local = folder_of(name, "configuration", revision)
         config = read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))

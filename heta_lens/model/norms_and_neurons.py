@@ -78,6 +78,9 @@ def _irregularities(adapter: ModelAdapter) -> Iterator[str]:
         yield "mixes experts"
     if any((getattr(config, f"{of}_soft_cap", None) or 0) > 0 for of in ("attn_scores", "output_logits")):
         yield "caps its attention scores or logits"
+    for name in ("use_split_qkv_input", "use_attn_in"):
+        if getattr(config, name, False):
+            yield f"has an input of its own for every head ({name}: turn it off)"
     if getattr(config, "clip_qkv", None) is not None:
         yield "clips queries, keys and values"
     yield from (f"gates what attention writes ({name})" for name in adapter.points if re.search(GATE, name))

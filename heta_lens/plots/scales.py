@@ -94,16 +94,12 @@ class ColouredScores:
         """A line on the token beyond the deepest colour, if any; an attention sink has its own (see `share_note`)."""
         sizes = self.attribution.scores.abs() * scaled_tokens(self.attribution, special=self.special)
         row, score = int(sizes.argmax()), float(self.attribution.scores[sizes.argmax()])
-        said = f"{token_at(self.attribution, row)} is beyond the scale: {score:.4g} ({self.share(score)})"
-        return said if abs(score) > self.end else ""
+        token = f"{cut(repr(self.attribution.tokens[row]), 24)} at {int(self.attribution.positions[row])}"
+        return f"{token} is beyond the scale: {score:.4g} ({self.share(score)})" if abs(score) > self.end else ""
 
     def share(self, score: float) -> str:
         """Return the share of a score in the sum of all sizes, in words."""
         return f"{percent_of(self.attribution.scores, score)} of the score"
-
-
-def token_at(attribution: Attribution, row: int) -> str:
-    return f"{cut(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
 
 
 def hidden_in(result: Attribution | SpanAttribution) -> Bool[Tensor, "all"]:

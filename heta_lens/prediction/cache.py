@@ -211,7 +211,8 @@ def replay(
         if name == EMBED:
             exact = torch.promote_types(now.dtype, torch.float32)
             embeddings = now.to(exact, copy=True).requires_grad_(graph)
-            check_embeddings(adapter, ids, now, then)
+            if now.shape == then.shape:
+                check_embeddings(adapter, ids, now, then)
         off, allowed = distance(now, then, adapter.rounding)
         if off > allowed:
             raise ValueError(

@@ -104,39 +104,40 @@ class Writer:
         return {} if self.states is None else {EMBED: put_positions(self.states, 0, len(self.states))}
 
 
-def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | None) -> list[Int[Tensor, "step"]]:
-    """Write continuations of ``tokens`` tokens, or shorter ones up to the ``end`` token, which is left out."""
+def write(writer: Writer, rows: int, tokens: int, choose: Choose, ends: Sequence[int]) -> list[Int[Tensor, "step"]]:
+    """Write continuations of ``tokens`` tokens, or shorter ones up to a token of ``ends``, which is left out."""
     draft, parents = writer.start(), writer.ids.new_zeros(rows)
-    ids = writer.ids.new_empty(rows, 0)
+    ids = ended = writer.ids.new_empty(rows, 0)
     for step in range(tokens):
         if step:
             draft, parents = writer.then(draft, parents, ids[:, -1]), torch.arange(rows, device=ids.device)
         chosen = choose(draft.log_probs[parents], step).to(ids)
         ids = torch.cat([ids, rearrange(chosen, "row -> row 1")], 1)
-        if end is not None and (ids == end).any(1).all():
+        ended = torch.isin(ids, ids.new_tensor(ends)).cumsum(1) > 0
+        if ended[:, -1].all():
             break
-    lengths = [len(row) if end is None else int((row == end).cumsum(0).eq(0).sum()) for row in ids]
+    lengths = (~ended).sum(1).tolist()
     return [row[:length] for row, length in zip(ids, lengths, strict=True)]
 
 
 def greedy(
-    writer: Writer, tokens: int, end: int | None = None, on_token: Callable[[int], None] | None = None
+    writer: Writer, tokens: int, ends: Sequence[int] = (), on_token: Callable[[int], None] | None = None
 ) -> Int[Tensor, "step"]:
     """Write the most likely token at each step, and call ``on_token`` with each token at once."""
 
     def most_likely(log_probs: Float[Tensor, "row vocab"], step: int) -> Int[Tensor, "row"]:  # noqa: ARG001
         token = log_probs.argmax(-1)
-        if on_token is not None and int(token) != end:
+        if on_token is not None and int(token) not in ends:
             on_token(int(token))
         return token
 
-    return write(writer, 1, tokens, most_likely, end)[0]
+    return write(writer, 1, tokens, most_likely, ends)[0]
 
 
 def continuation(
     adapter: ModelAdapter, ids: Int[Tensor, "1 pos"], count: int, on_token: Callable[[int], None] | None = None
 ) -> list[int]:
-    """Return the ids that the model writes after a prompt, the most likely each time, up to the end-of-text id.
+    """Return the ids that the model writes after a prompt, the most likely each time, up to an end of text or turn.
 
     ``on_token`` is called with each token at once.
     """
@@ -145,7 +146,7 @@ def continuation(
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
         writer = Writer.after(prediction, prediction.batches("auto", length))
-        written = greedy(writer, count, adapter.tokenizer.eos, on_token).tolist()
+        written = greedy(writer, count, adapter.ends, on_token).tolist()
     if not written:
         raise ValueError("the model ends the text at once, and writes nothing to explain")
     return written
@@ -159,13 +160,13 @@ def sample(
     temperature: float | int,
     top_p: float | int,
     seed: int,
-    end: int | None = None,
+    ends: Sequence[int] = (),
 ) -> list[Int[Tensor, "step"]]:
     """Draw random continuations; a continuation depends on the seed, the context and the row number only."""
     drawn = np.stack([prompt_generator(seed, writer.ids, row).random(tokens) for row in range(rows)])
     draws = torch.from_numpy(drawn)
     return write(
-        writer, rows, tokens, lambda log_probs, step: drawn_token(log_probs, draws[:, step], temperature, top_p), end
+        writer, rows, tokens, lambda log_probs, step: drawn_token(log_probs, draws[:, step], temperature, top_p), ends
     )
 
 

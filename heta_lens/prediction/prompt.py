@@ -96,7 +96,9 @@ class Prompt:
         embeddings, for which the run keeps its graph.
         """
         check_causal(adapter, cached)
-        ids = cached_tokens(adapter, cached[EMBED], tokens)
+        ids, limit = cached_tokens(adapter, cached[EMBED], tokens), adapter.rotary_limit
+        if limit is not None and min(contexts) <= limit < len(ids):
+            raise ValueError(f"positions change in runs of more than {limit} tokens: cache up to the explained token")
         with counting(Counter()) as counts:
             replayed = replay(adapter, cached, ids, [n - 1 for n in contexts], rules)
         end = len(ids) if replayed.user_hooks else max(contexts) + 1
@@ -225,6 +227,8 @@ def reusable_prefix(prompt: Prompt) -> Prefix:
         return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
     if n < 2:
         return Prefix(None, "off: the context is a single token")
+    if n > (adapter.rotary_limit or n):
+        return Prefix(None, "off: this model's rotary positions depend on the length of a run")
     ids, start = prompt.ids[None, :n], n // 2
     try:
         kept = adapter.keys_values(ids)
@@ -253,7 +257,7 @@ def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
     """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
     for layer, pairs in enumerate(zip(kept, grown, strict=True)):
         for before, after in zip(*pairs, strict=True):
-            off, allowed = distance(after, before, least) if after.shape == before.shape else (torch.inf, 0.0)
+            off, allowed = distance(after, before, least)
             if not off <= allowed:
                 return f"those of layer {layer} (off by {off:.1e})"
     return ""

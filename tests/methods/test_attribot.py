@@ -106,6 +106,14 @@ def test_a_proxy_chooses_and_the_model_measures() -> None:
     assert some.diagnostics["forwards"] == 4 + 1 + 2
 
 
+def test_a_proxy_reads_an_activation_at_the_same_place() -> None:
+    model, ids = zoo.bridge("gpt2"), ids_of()
+    back, forth = (heta_lens.activation("blocks.1.hook_resid_post", index=2, at=at) for at in (-2, ids.shape[1] - 2))
+    method = AttriBot(source="token", ablate="mask", proxy=model)
+    one, other = (method(predict(model, ids, target)) for target in (back, forth))
+    assert torch.equal(one.scores, other.scores) and one.scores.any()
+
+
 def test_a_proxy_has_the_same_tokens() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=r"the proxy has other tokens than this model \(375 and \d+\)"):

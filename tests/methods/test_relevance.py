@@ -281,6 +281,7 @@ def test_what_has_no_rule_is_refused_before_any_work(family: str, says: str, for
         ({"act_fn": "gelu_ln"}, "has the activation 'gelu_ln'"),
         ({"gated_mlp": True}, "has MLPs of which layer 0 is not seen to be gated"),
         ({"clip_qkv": 8.0}, "clips queries, keys and values"),
+        ({"use_split_qkv_input": True}, "has an input of its own for every head"),
     ],
 )
 def test_what_the_config_tells_is_refused(settings: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_sea_cot_keeps_the_explanations_that_lead_to_the_target(
     asked = predict(model, ids)
     written = sample(
         Writer.after(asked, Batches(8), more=model.tokenizer.encode(".", add_special_tokens=False)),
-        12, 6, temperature=3, top_p=1, seed=0, end=model.tokenizer.eos_token_id,
+        12, 6, temperature=3, top_p=1, seed=0, ends=[model.tokenizer.eos_token_id],
     )  # fmt: skip
     think = model.tokenizer.encode(".", add_special_tokens=False)
     ends = [int(plain(model, [*ids[0].tolist(), *think, *one.tolist()]).argmax()) for one in written]

@@ -7,7 +7,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import QUICK, doubts_allowed, predict
-from heta_lens import METHODS, causal
+from heta_lens import METHODS, activation, causal
 from heta_lens.methods import base as options
 from heta_lens.methods.base import WithBatch, WithBos, WithForwards, WithLayer, WithMask, WithScale, WithSeed
 from heta_lens.metrics import Drops
@@ -36,7 +36,10 @@ def test_a_layer_and_a_mask_are_refused_before_any_run(forwards: object) -> None
         METHODS["grad_cam"](layer=2)(prediction)
     with pytest.raises(ValueError, match="mask=1000 is not a token id of this model"):
         METHODS["leave_one_out"](mask=1000)(prediction)
-    assert not runs
+    assert not runs and METHODS["leave_one_out"](mask=prediction.ids[1]).mask == int(prediction.ids[1])
+    one = predict(model, zoo.prompt(model, 4), activation("blocks.1.hook_resid_post", index=0))
+    with pytest.raises(ValueError, match="kl= compares predictions, and the target is an activation"):
+        METHODS["heta"](kl="js")(one)
 
 
 # ------------------------------------------------------------------------------------------------------------- seeds

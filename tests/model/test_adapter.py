@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformer_lens import ActivationCache
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
 from helpers import odd_models, quantised, zoo
-from helpers.asking import N, cache_of, missing, refusal
+from helpers.asking import N, cache_of, explain, missing, refusal, relative
 from heta_lens._util.work import Allocations
 from heta_lens.model import adapter as adapter_module
 from heta_lens.model.adapter import ModelAdapter
@@ -262,3 +264,33 @@ def test_one_that_can_neither_be_read_nor_run_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"W_O of a Attention with quantised weights .* load the model as a Transf"):
         ModelAdapter(SimpleNamespace(blocks=[SimpleNamespace(attn=Attention())], cfg=None)).output_weights(0)
+
+
+def test_copies_of_a_model_that_flattens_its_rows_are_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(zoo.FAMILIES, "opt", ("OPTConfig", {"ffn_dim": 16, "word_embed_proj_dim": 8}))
+    model = zoo.bridge.__wrapped__("opt")
+    ids = zoo.prompt(model, 8)
+    one, many = (explain(model, ids, 7, method="leave_one_out", batch=batch) for batch in (1, 4))
+    assert relative(one.scores, many.scores) < 1e-6
+    assert not many.diagnostics.user_hooks and explain(model, ids, 7, method="tdd").scores.any()
+
+
+def test_positions_that_depend_on_the_length_of_a_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaling = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [8.0]}
+    options = {"num_key_value_heads": 2, "original_max_position_embeddings": 8, "rope_scaling": scaling}
+    monkeypatch.setitem(zoo.FAMILIES, "phi3", ("Phi3Config", options))
+    model = zoo.bridge.__wrapped__("phi3")
+    cache, ids = cache_of(model, zoo.prompt(model, 12)), zoo.prompt(model, 12)
+    with pytest.raises(ValueError, match="positions change in runs of more than 8 tokens"):
+        heta_lens.attribute(cache, 7, position=5, tokens=ids, method="leave_one_out")
+    assert heta_lens.attribute(cache, 7, tokens=ids, method="leave_one_out").diagnostics.prefix_reuse.startswith("off")
+
+
+def test_an_activation_of_a_model_with_few_positions_is_explained() -> None:
+    config = TransformerBridgeConfig(
+        d_model=8, d_head=4, n_heads=2, n_layers=1, n_ctx=3, d_mlp=8, d_vocab=9, act_fn="relu", device="cpu"
+    )
+    model = TransformerBridge.boot_native(config, tokenizer=None, device="cpu").eval()
+    ids = torch.tensor([[1, 2, 3]])
+    target = heta_lens.activation("blocks.0.mlp.hook_post", index=3)
+    assert explain(model, ids, target, method="leave_one_out").scores.shape == (3,)

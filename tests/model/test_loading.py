@@ -136,6 +136,8 @@ def test_a_model_that_is_already_loaded_keeps_its_precision() -> None:
             heta_lens.load_model(loaded, **{name: value})
     with pytest.raises(ValueError, match=r"dtype= says how .*: call model.to\(torch.float16\) first"):
         heta_lens.load_model(loaded, dtype="float16")
+    with pytest.raises(TypeError, match="this TransformerBridge is a TransformerLens model already"):
+        heta_lens.load_model(model)
     with pytest.raises(TypeError, match="a Linear, not a transformers model"):
         heta_lens.load_model(torch.nn.Linear(1, 1))
     with pytest.raises(TypeError, match="model=3 must be demo, a name, a folder"):
@@ -264,3 +266,12 @@ def test_quantised_weights_are_refused() -> None:
     quantised = LlamaConfig(**CONFIG.to_dict() | {"quantization_config": {"quant_method": "bitsandbytes"}})
     with pytest.raises(ValueError, match="is saved quantised"):
         absent_model(quantised)
+
+
+def test_a_folder_without_a_tokenizer_takes_one(half: Path, tmp_path: Path) -> None:
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).symlink_to(half / file)
+    with pytest.raises(ValueError, match=r"has no tokenizer_config\.json"):
+        heta_lens.load_model(tmp_path)
+    model = heta_lens.load_model(tmp_path, dtype="bfloat16", tokenizer=AutoTokenizer.from_pretrained(half))
+    assert model.to_tokens("Leo put the key in the").shape[1] == 7

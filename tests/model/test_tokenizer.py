@@ -143,8 +143,8 @@ def test_random_prompts_are_placed_without_gaps_in_the_text_they_decode_to(decod
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Mia put the elephant in the fridge.", "no token for 'elephant': it knows 375, each a word"),
-        ("Mia sold the elephant; Leo ate.", "no token for 'sold', 'elephant', ';', 'ate': it knows"),
+        ("Mia put the elephant in the fridge.", "no token for 'elephant': it has 375 tokens"),
+        ("Mia sold the elephant; Leo ate.", "no token for 'sold', 'elephant', ';', 'ate': it has"),
         ("  ", "the text is empty"),
         ("Mia " * 1024, "1025 tokens long, and this model reads 1024 at most"),
         ("Mia " * 3000, "3001 tokens long"),
@@ -154,6 +154,10 @@ def test_random_prompts_are_placed_without_gaps_in_the_text_they_decode_to(decod
 def test_text_that_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tokenizer.encode(heta_lens.load_demo_model(), text)
+
+
+def test_the_name_of_the_unknown_token_is_text() -> None:
+    assert tokenizer.encode(heta_lens.load_demo_model(), "Leo put the <unk> in the").shape == (1, 7)
 
 
 USER = [{"role": "user", "content": "The cat 😀"}]

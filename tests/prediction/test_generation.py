@@ -11,9 +11,10 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain, plain_draw, predict, relative
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.key_values import BridgeReuse
-from heta_lens.prediction.generation import Writer, beam_search, greedy, sample
+from heta_lens.prediction.generation import Writer, beam_search, continuation, greedy, sample
 
 WRITERS = pytest.mark.parametrize(
     "build", zoo.models("bridge-(gpt2|llama|gptj|mistral|native)$|hooked-(gpt2|llama|gptj)$")
@@ -96,3 +97,11 @@ def test_a_cache_that_changes_what_is_written_is_not_used(monkeypatch: pytest.Mo
     assert greedy(writer(model), 5).tolist() == expected
     resuming = replace(writer(model), resumes=True)
     assert greedy(resuming, 5).tolist() != expected
+
+
+def test_an_answer_ends_where_the_model_s_settings_say_so() -> None:
+    model = zoo.NEW["llama"]()
+    ids = zoo.prompt(model, N)
+    first, second, *_ = continuation(ModelAdapter(model), ids, 6)
+    model.original_model.generation_config.eos_token_id = [model.tokenizer.eos_token_id, second]
+    assert continuation(ModelAdapter(model), ids, 6) == ([first] if first != second else [])

@@ -292,7 +292,8 @@ class LowRankHessian(Probed):
         tests = gaussian(self.seed, window.span.start, min(self.rank + OVERSAMPLING, n * d), n, d)
         low = low_rank(operator, self.rank, tests, every)
         tokens = [position - window.span.start for position in positions]
-        return replace(self.probe_each(task, low.part_from, [tokens]), energy=low.energy)
+        probed = self.probe_each(task, lambda start: replace(low, vectors=low.vectors[start:]), [tokens])
+        return replace(probed, energy=low.energy)
 
     def cost(self, window: Window) -> Products:
         size = len(window.span) * window.whole.embeddings.shape[1]
@@ -359,10 +360,6 @@ class LowRank(HessianOperator):
     @property
     def energy(self) -> Energy:
         return Energy(self.missed_squared, float(self.values.square().sum()))
-
-    def part_from(self, start: int) -> "LowRank":
-        """Return the matrix over the positions from ``start`` on."""
-        return replace(self, vectors=self.vectors[start:])
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
         along = rearrange(self.vectors[places], "... rank -> (...) rank")

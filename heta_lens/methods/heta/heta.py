@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names
+from heta_lens._util.target_kinds import Activation
 from heta_lens._util.work import Work, counting, step
 from heta_lens.diagnostics import Cost
 from heta_lens.methods.base import Method, Scores
@@ -121,6 +122,8 @@ class Heta(HetaOptions, Method):
         if self.checkpoint and self.probed and (why := prediction.prompt.why_not_alone()):
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
         mask_vector(prediction, self.mask)
+        if isinstance(prediction.target, Activation) and "kl" in self.chosen:
+            raise ValueError("kl= compares predictions, and the target is an activation: leave it out")
         if self.weights[1]:
             check_forwards(prediction, self.forwards, floor=self.combine == "geometric")
         if callable(prediction.target) and self.estimator is not None:
@@ -134,9 +137,6 @@ class Heta(HetaOptions, Method):
 
     def work_together(self, predictions: Sequence[Prediction]) -> Work:
         return work_and_positions(self, predictions)[0]
-
-    def explain(self, prediction: Prediction) -> Scores:
-        return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         """Explain predictions that share masked forwards, but not the gate and the curvature."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from heta_lens._util.numerics import Direction
 from heta_lens._util.options import COUNT, AtLeast, Batch, Options, Seed, check_options, chosen
-from heta_lens._util.python import quietly, warn
+from heta_lens._util.python import quietly
 from heta_lens.methods.heta.curvature import (
     BlockNorm,
     Estimator,
@@ -108,10 +108,9 @@ class HetaOptions(Options):
 
     def __post_init__(self) -> None:
         check_options(self)
-        if contradiction := next(contradictions(self), None):
+        if contradiction := next(contradictions(self), None):  # before warnings
             raise ValueError(contradiction)
-        if unused := self.unused_message():
-            warn(unused)
+        super().__post_init__()
 
     @cached_property
     def recipe(self) -> Recipe:
