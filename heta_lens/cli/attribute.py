@@ -284,6 +284,8 @@ def show_saved(
         raise ValueError(
             f"{' '.join(map(str, paths))} holds no scores of this prompt and method, which may have failed"
         )
+    for of in saved:
+        views.check_by(by, chat=of.result.summed.messages is not None)
     apart = files.apart([of.name for of in saved])
     for of in saved:
         views.write_files(of.result, apart[of.name], special=special, by=by)

@@ -48,7 +48,7 @@ def used(flags: Any) -> dict[str, Any]:
 def listed(names: Iterable[str] | None, default: list[str]) -> list[str]:
     """Return names given repeatedly or with commas; a comma in brackets belongs to an option."""
     parts = [part.strip() for entry in names or default for part in COMMA.split(entry)]
-    return [*filter(None, parts)]
+    return [*filter(None, parts)] or default
 
 
 LIMIT = "How many prompts (recall, which has no end: 100; fit-at2: 300)."
@@ -212,14 +212,14 @@ class PromptFlags:
         return text
 
     def _text(self) -> str:
-        if self.file is not None:
-            from heta_lens._util.files import read_text
+        from heta_lens._util.files import decoded, read_text
 
+        if self.file is not None:
             return _without_end(read_text(self.file, f"--file {self.file}: there is no such file"))
         if self.text is None and (sys.stdin is None or sys.stdin.isatty()):
             raise ValueError("there is no prompt: give a TEXT, or --file, --user, or --chat with a file of messages")
         if self.text in (None, "-"):
-            return _without_end(sys.stdin.read())
+            return _without_end(decoded(sys.stdin.buffer.read(), "the input"))
         if os.path.isfile(self.text):
             raise ValueError(f"{self.text} is a file: --file {self.text} reads the prompt from it")
         return self.text

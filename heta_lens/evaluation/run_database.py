@@ -340,7 +340,7 @@ def read_records(folder: Path) -> list[Record]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[RunDatabase]:
-    """Open the database of a folder, or a database's file, for reading; nothing is written or waited for."""
+    """Open the database of a folder, or a database's file, for reading; nothing is written."""
     path = folder / RUN if folder.is_dir() else folder
     if not path.is_file():
         if folder.is_dir() and any(folder.glob(SHARD_FOLDERS)):

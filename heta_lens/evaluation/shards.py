@@ -90,7 +90,7 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         for place, run in runs.items():
             if "fingerprint" in run:  # else its model was never loaded
                 database.check_model(run["fingerprint"])
-            database.connection.execute("ATTACH ? AS shard", [str(place / RUN)])
+            database.connection.execute("ATTACH ? AS shard", [str(place if place.is_file() else place / RUN)])
             with database.writing() as db:
                 _take_results(db)
             database.connection.execute("DETACH shard")
@@ -121,7 +121,8 @@ def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, A
 
 def _take_results(db: sqlite3.Connection) -> None:
     """Copy the results of the attached shard, except failures of tasks that did not fail here."""
-    db.execute("INSERT OR REPLACE INTO prompts SELECT * FROM shard.prompts")
+    known = ", ".join(f"{name} = coalesce(excluded.{name}, {name})" for name in ("tokens", "correct", "log_prob"))
+    db.execute(f"INSERT INTO prompts SELECT * FROM shard.prompts WHERE true ON CONFLICT DO UPDATE SET {known}")
     kept = "SELECT 1 FROM tasks AS own WHERE own.prompt = new.prompt AND own.method = new.method AND own.state = 'done'"
     ended = "new.state = 'done' OR (new.state IN ('failed', 'skipped') AND NOT EXISTS (" + kept + "))"
     db.execute("CREATE TEMP TABLE taken AS SELECT prompt, method FROM shard.tasks AS new WHERE " + ended)

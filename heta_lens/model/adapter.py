@@ -110,9 +110,8 @@ class ModelAdapter:
     def rotary_limit(self) -> int | None:
         """The length of a run from which its rotary positions are others, at earlier tokens too."""
         rotary = getattr(getattr(wrapped(self.model), "config", None), "rope_scaling", None) or {}
-        if rotary.get("rope_type") in ("longrope", "dynamic"):
-            return rotary.get("original_max_position_embeddings", self.model.cfg.n_ctx)
-        return None
+        depends = rotary.get("rope_type") in ("longrope", "dynamic")
+        return rotary.get("original_max_position_embeddings", self.model.cfg.n_ctx) if depends else None
 
     @property
     def first_read(self) -> int:

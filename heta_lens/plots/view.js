@@ -345,7 +345,7 @@
     root.dispatchEvent(new CustomEvent("heta-lens-pin", { bubbles: true, composed: true, detail }));
   };
   const key = (event, chips) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target.closest("button") || event.altKey || event.ctrlKey || event.metaKey) return;
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }, step = steps[event.key];
     const visible = chips.map((_, at) => at).filter(at => chips[at].offsetParent);
     const ends = { Home: visible[0], End: visible[visible.length - 1] };

@@ -17,7 +17,7 @@ from heta_lens.span_attribution import SpanAttribution
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS explanations (
-    number INTEGER PRIMARY KEY, time TEXT DEFAULT CURRENT_TIMESTAMP,
+    number INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT DEFAULT CURRENT_TIMESTAMP,
     title TEXT NOT NULL, record TEXT NOT NULL, span INTEGER NOT NULL, result BLOB NOT NULL
 )"""
 LISTED = 100

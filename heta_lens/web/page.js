@@ -70,6 +70,7 @@
 
   // -------------------------------------------------------------------------------------------------------- the prompt
   const drawPrompt = () => {
+    drawHint();
     const chat = state.mode === "chat", rows = chat ? state.messages : [state.messages[state.messages.length - 1]];
     $$("[name=mode]").forEach(box => { box.checked = box.value === state.mode; });
     $("#messages").replaceChildren(...rows.map((message, at) => {
@@ -80,7 +81,7 @@
       if (!chat) return make("div", "", { class: "message text" }, text);
       const role = make("select", "", { "aria-label": `role of message ${at + 1}` });
       ["system", "user", "assistant"].forEach(name => role.append(new Option(name, name, false, name === message.role)));
-      role.onchange = () => { message.role = role.value; save(); };
+      role.onchange = () => { message.role = role.value; save(); drawHint(); };
       const remove = make("button", "✕", { type: "button", "aria-label": `remove message ${at + 1}` });
       remove.disabled = rows.length === 1;
       remove.onclick = () => { state.messages.splice(at, 1); drawPrompt(); save(); };
@@ -101,6 +102,9 @@
   const begin = prompt => {
     Object.assign(state, { prompt, written: [], at: undefined, target: null, entries: {} });
     explanations.clear();
+    later.clear();
+    $("#view").replaceChildren();
+    $("#files").replaceChildren();
     pin([], "");
     for (const name of ["#answer", "#why", "#what-if"]) $(name).hidden = true;
     save();
@@ -142,7 +146,7 @@
   // -------------------------------------------------------------------------------------------------- the explanation
   /** Explain a token of the answer by its index, the next token by the answer's length, or all tokens by null. */
   const ask = (at, target = null) => {
-    const before = { at: state.at, target: state.target, entries: state.entries, results: [...explanations] };
+    const before = { at: state.at, target: state.target, entries: state.entries, shown: state.shown, results: [...explanations] };
     later.clear();
     Object.assign(state, { at, target, entries: {}, shown: state.methods[0] });
     explanations.clear();
@@ -165,11 +169,12 @@
       await receive({ question: question(), methods }, signal);
     } catch (error) {
       if (!explanations.size && before?.results.length) {
-        Object.assign(state, { at: before.at, target: before.target, entries: before.entries });
+        Object.assign(state, { at: before.at, target: before.target, entries: before.entries, shown: before.shown });
         before.results.forEach(([name, result]) => explanations.set(name, result));
         $("#view").classList.remove("stale");
         drawForms();
         drawAnswer();
+        drawTabs();
         save();
       }
       throw error;
@@ -239,7 +244,6 @@
     $("#files").replaceChildren(...insert($("#view"), message));
   };
   const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : `${Math.ceil(seconds / 60)} min`;
-  const incomplete = () => state.methods.filter(name => !explanations.get(name)?.whole && !later.has(name));
   const drop = name => {
     state.methods = state.methods.filter(other => other !== name);
     explanations.delete(name);
@@ -279,10 +283,9 @@
       more.append(make("optgroup", "", { label: group }, ...free.map(([name, meaning]) => make("option", name, { value: name, title: meaning }))));
     }
     more.onchange = () => {
-      const unfinished = incomplete();
       state.methods.push(more.value);
       state.shown = more.value;
-      explain([more.value, ...unfinished]);
+      explain([more.value, ...running]);
     };
     const compare = make("button", "Compare", { type: "button", "aria-pressed": String(state.shown === "compared") });
     compare.disabled = explanations.size < 2;
@@ -297,7 +300,9 @@
       });
       if (ended && others.length) explain(others);
     };
+    const inTabs = () => $$(".tabs button, .tabs select"), focused = inTabs().indexOf(document.activeElement);
     $(".tabs").replaceChildren(...tabs, more, compare);
+    inTabs()[focused]?.focus();
   };
 
   // -------------------------------------------------------------------------------------------------------- what if
@@ -335,8 +340,8 @@
     const button = $("#through");
     button.textContent = seconds ? `How does it get there? takes about ${wait(seconds)}: click again to start` : "How does it get there? (masked)";
     button.onclick = () => {
-      const unfinished = incomplete();
-      start(signal => findComponents(state.pinned.positions, seconds > 0, signal)).then(alone => { if (alone && unfinished.length) explain(unfinished); });
+      const unfinished = [...running];
+      start(signal => findComponents(state.pinned.positions, seconds > 0, signal).catch(error => $("#circuit").replaceChildren(make("p", error.message, { class: "error" })))).then(alone => { if (alone && unfinished.length) explain(unfinished); });
     };
   };
   const findComponents = async (positions, patient, signal) => {
@@ -361,7 +366,7 @@
     event.preventDefault();
     const { positions, text } = state.pinned, how = fields.how.value, done = `With ${text} ${PARTICIPLES[how]()}`;
     const last = fields.counterfactual.value, counterfactual = typeof state.prompt === "string" ? last : [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: last }];
-    const methods = [...explanations.keys()], results = methods.map(name => explanations.get(name).result), unfinished = incomplete();
+    const methods = [...explanations.keys()], results = methods.map(name => explanations.get(name).result), unfinished = [...running];
     const change = { positions, how, text: fields.text.value, counterfactual, layer: +fields.layer.value, results };
     const alone = await start(async signal => {
       $("#outcome").replaceChildren("…");
@@ -449,6 +454,7 @@
     state.entries = { [method]: entry };
     state.written = written.map((token, place) => ({ token, text: texts[place] }));
     explanations.clear();
+    later.clear();
     explanations.set(method, { ...message, whole: true });
     drawPrompt();
     drawAnswer();
@@ -460,13 +466,12 @@
 
   // ------------------------------------------------------------------------------------------------------- first state
   const fill = text => {
-    state.messages = [{ role: "user", content: state.mode === "chat" ? text.split("\nAnswer:")[0] : text }];
+    state.messages = [{ role: "user", content: text }];
     say("");
     drawPrompt();
-    drawHint();
     save();
   };
-  $("#example").onclick = () => fill(facts.example);
+  $("#example").onclick = () => fill(state.mode === "chat" ? facts.example.split("\nAnswer:")[0] : facts.example);
   $("#file").onchange = async ({ target: { files: [file] } }) => { if (file) fill(await file.text()); };
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
@@ -482,7 +487,7 @@
   facts.hooks.forEach(name => $("#hooks").append(new Option(name)));
   fields.layer.max = facts.layers - 1;
   $("#history").ontoggle = () => $("#history").open && listHistory();
-  $("#history > button").onclick = async () => { if (confirm("Delete all explanations in the history?")) await fetch("history", { method: "DELETE" }); listHistory(); };
+  $("#history > button").onclick = async () => { if (confirm("Delete all explanations in the history?")) { await fetch("history", { method: "DELETE" }); state.entries = {}; save(); } listHistory(); };
   Object.assign(state, JSON.parse(sessionStorage.getItem(location.pathname) ?? "{}"));
   const { pinned, outcome, circuit } = state;  // a new view has none
   $("#tokens").value = state.tokens;

@@ -290,6 +290,8 @@ def test_without_a_file_the_history_ends_with_the_app(running: App, story: str) 
     assert lines(running, f"history/{explained['entry']}", {}) == [
         {"error": f"explanation {explained['entry']} is not in the history"}
     ]
+    again = lines(running, "explain", asking(story))[-1]
+    assert again["entry"] > explained["entry"], "a number that a page remembers never means another explanation"
 
 
 def test_a_history_is_for_its_owner_alone(tmp_path: Path) -> None:
