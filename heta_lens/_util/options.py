@@ -231,7 +231,7 @@ def chosen(options: Any, without: Collection[str] = ()) -> dict[str, Any]:
 
 
 def settings(options: Any) -> dict[str, Any]:
-    """Return all options that a result depends on, as they are stored with it."""
+    """Return all options behind a result, in their stored form."""
     return {each.name: _storable(getattr(options, each.name)) for each in fields(options) if each.name != "progress"}
 
 

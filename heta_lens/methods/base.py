@@ -168,7 +168,7 @@ class Method(Options, ABC):
         return 1
 
     def states_held(self, tokens: int) -> int:  # noqa: ARG002
-        """Return the number of hidden states that the method keeps in memory, beside those of a run."""
+        """Return the number of hidden states kept in memory, beside those of a run."""
         return 0
 
     def work_together(self, predictions: Sequence[Prediction]) -> Work:
@@ -177,7 +177,7 @@ class Method(Options, ABC):
         return replace(work, backwards=work.backwards * len(predictions))
 
     def explain(self, prediction: Prediction) -> Scores:
-        """Compute the scores; a method defines this, or `explain_together`."""
+        """Compute the scores; every method defines `explain` or `explain_together`."""
         return self.explain_together([prediction])[0]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:

@@ -102,13 +102,13 @@ class ModelAdapter:
 
     @property
     def ends(self) -> list[int]:
-        """The ids that end a text or a turn."""
+        """The end tokens of a text or a turn."""
         own = getattr(getattr(wrapped(self.model), "generation_config", None), "eos_token_id", None)
         return [*{self.tokenizer.eos, *(own if isinstance(own, list) else [own])} - {None}]
 
     @cached_property
     def rotary_limit(self) -> int | None:
-        """The length of a run from which its rotary positions are others, at earlier tokens too."""
+        """The longest run with the rotary positions of short runs; longer ones have other positions at all tokens."""
         rotary = getattr(getattr(wrapped(self.model), "config", None), "rope_scaling", None) or {}
         depends = rotary.get("rope_type") in ("longrope", "dynamic")
         return rotary.get("original_max_position_embeddings", self.model.cfg.n_ctx) if depends else None

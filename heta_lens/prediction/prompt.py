@@ -144,7 +144,7 @@ class Prompt:
 
     @torch.no_grad()
     def streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:
-        """Return the states that enter these layers, from one run that is made when it is first needed."""
+        """Return the inputs of these layers, from one run, at the first request."""
         if missing := [layer for layer in layers if layer not in self.clean_streams]:
             streams = self.adapter.streams(self.ids[None], missing, whole=bool(self.user_hooks))
             self.clean_streams.update({layer: states[0].to(self.embeddings) for layer, states in streams.items()})

@@ -50,5 +50,6 @@ def test_the_whole_matrix_of_a_span_is_printed(opened: Callable[..., Any]) -> No
     canvas = page.locator(".heat canvas")
     seen = canvas.evaluate("canvas => canvas.width")
     page.emulate_media(media="print")
-    drawn, shown = (canvas.evaluate(f"canvas => canvas.{name}") for name in ("width", "clientWidth"))
+    after = "requestAnimationFrame(() => requestAnimationFrame(() => done([canvas.width, canvas.clientWidth])))"
+    drawn, shown = canvas.evaluate(f"canvas => new Promise(done => {after})")  # the next picture but one
     assert seen < 90 * 16 <= drawn and shown <= 700
