@@ -20,7 +20,7 @@ from heta_lens.methods.results import Scores, checked_scores, make_attribution
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.cache import Rules
 from heta_lens.prediction.gradients import check_gradients
-from heta_lens.prediction.masking import Masking, depends_on_context, mask_vector
+from heta_lens.prediction.masking import Masking, mask_vector
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.search import TokenEffects, check_forwards, effects_of_tokens
 from heta_lens.prediction.target import Scale, check_scale
@@ -214,7 +214,7 @@ class Method(Options, ABC):
                 changed = self._changed(name, fewer)
                 quietly(partial(changed.check, predictions[-1]))
                 share = changed.work_together(predictions).worth / max(1, worth)
-                how = f"{name}={fewer} (now {now}) takes about"
+                how = f"{name}={fewer} (now {'the default' if now is None else now}) takes about"
                 found.append((share, f"{how} {share:.0%} of the time; "))
         share, words = min(found, default=(1, ""))
         return (words if share < 1 else "") + "method='fast', whose signs mislead, takes one backward pass"
@@ -337,10 +337,6 @@ class WithForwards(WithMask, WithBatch):
 
     def work(self, prediction: Prediction) -> Work:
         return Work(forwards=min(len(prediction), self.forwards or len(prediction)))
-
-    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        """Group all predictions, which share masked forwards, unless the mask depends on the context."""
-        return super().sharing_runs(predictions) if depends_on_context(self.mask) else [[*predictions]]
 
     def token_effects(self, predictions: Sequence[Prediction], divergence: Divergence) -> list[TokenEffects]:
         """Mask every token, or search, for predictions that share the runs."""

@@ -1,6 +1,6 @@
 """GiLOT (Li 2024): the move of the output distribution, in optimal transport, when a token is masked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -64,9 +64,6 @@ class Gilot(WithForwards):
         if self.length > 1:
             refuse_hooks(self, prediction, "writes after the context")
             refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")
-
-    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        return [[prediction] for prediction in predictions]
 
     def work(self, prediction: Prediction) -> Work:
         if self.length == 1:

@@ -23,6 +23,7 @@ from heta_lens.methods.base import Scores, WithForwards
 from heta_lens.methods.sources import Members, Values, WithSources
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import worths
+from heta_lens.prediction.masking import depends_on_context
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import exact, log_softmax
 
@@ -52,6 +53,10 @@ class LeaveOneOut(WithForwards):
     @property
     def ignores_target(self) -> bool:
         return self.effect == "kl"
+
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        """Group all predictions, which share masked forwards, unless the mask depends on the context."""
+        return super().sharing_runs(predictions) if depends_on_context(self.mask) else [[*predictions]]
 
     def explain_together(self, predictions: Sequence[Prediction]) -> list[Scores]:
         return [

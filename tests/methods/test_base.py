@@ -111,8 +111,8 @@ def test_other_scores_are_refused(scores: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("leave_one_out", "forwards=5 (now None) takes about 25% of the time; "),
-        ("careful", "forwards=5 (now None) takes about "),
+        ("leave_one_out", "forwards=5 (now the default) takes about 25% of the time; "),
+        ("careful", "forwards=5 (now the default) takes about "),
         ("heta", "probes=2 (now 10) takes about "),
         ("context_cite samples=40", "samples=10 (now 40) takes about "),
         ("kernel_shap samples=60", "method='fast'"),  # refuses a quarter
