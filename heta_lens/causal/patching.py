@@ -101,7 +101,8 @@ def patch(
     check_scale(clean.target, scale, "log_prob")
     if layers is None:  # of an activation, no block above is run
         rows, names = rows[: clean.layers], names[: clean.layers]
-    clean.adapter.check_layer("layer", rows[-1])
+    if rows[-1] >= clean.layers:
+        raise ValueError(f"layer {rows[-1]} comes after the activation: choose from 0 to {clean.layers - 1}")
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running():
         activations, batches = noted(clean, names), corrupted.batches(batch)

@@ -48,7 +48,9 @@ def used(flags: Any) -> dict[str, Any]:
 def listed(names: Iterable[str] | None, default: list[str]) -> list[str]:
     """Return names given repeatedly or with commas; a comma in brackets belongs to an option."""
     parts = [part.strip() for entry in names or default for part in COMMA.split(entry)]
-    return [*filter(None, parts)] or default
+    if names and not any(parts):
+        raise ValueError(f"{', '.join(map(repr, names))} names nothing: leave the option out, or give a name")
+    return [*filter(None, parts)]
 
 
 LIMIT = "How many prompts (recall, which has no end: 100; fit-at2: 300)."

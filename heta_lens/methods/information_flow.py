@@ -166,12 +166,8 @@ class FlashTrace(InformationFlow):
         for name, span in (("answer", self.answer), ("reasoning", self.reasoning)):
             if span is not None and span[1] > len(prediction):
                 raise ValueError(f"{name}={span} reaches beyond the context, which ends at {len(prediction)}")
-        if (
-            self.answer
-            and self.reasoning
-            and tuple(self.reasoning) != tuple(self.answer)
-            and self.reasoning[1] > self.answer[0]
-        ):
+        answer, reasoning = (span and tuple(span) for span in (self.answer, self.reasoning))
+        if answer and reasoning and reasoning != answer and reasoning[1] > answer[0]:
             raise ValueError(f"reasoning={self.reasoning} must end before answer={self.answer} begins, or equal it")
 
     def explain(self, prediction: Prediction) -> Scores:

@@ -81,7 +81,7 @@ def nothing_left(prediction: Prediction) -> int:
     tokenizer = prediction.tokenizer
     token = tokenizer.filler if tokenizer.bos is None else tokenizer.bos
     if token is None:
-        raise ValueError("no token is left, and this model has no tokenizer to name one for an empty text: mask tokens")
+        raise ValueError("no token is left, and this model has none for an empty text: mask tokens instead")
     return token
 
 

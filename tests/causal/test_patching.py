@@ -240,7 +240,7 @@ def test_of_a_number_in_a_block_no_block_above_has_a_row() -> None:
     clean, corrupted = prompts(model)
     grid = patch(cache_of(model, clean), cache_of(model, corrupted), target)
     assert grid.layers == (0,) and grid.values[0, -1] != grid.corrupted
-    with pytest.raises(ValueError, match="layer=1 is none of the layers 0 to 0"):
+    with pytest.raises(ValueError, match="layer 1 comes after the activation: choose from 0 to 0"):
         patch(cache_of(model, clean), cache_of(model, corrupted), target, layers=[1])
 
 

@@ -146,4 +146,5 @@ def test_a_file_of_anything_else_is_refused_by_its_place(
 def test_methods_are_split_at_commas_outside_of_brackets_of_options() -> None:
     names = listed(["random,context_cite query=((0,5),(7,9)), GIM", "lime mask=[a,b],ig"], [])
     assert names == ["random", "context_cite query=((0,5),(7,9))", "GIM", "lime mask=[a,b]", "ig"]
-    assert listed([""], ["heta"]) == ["heta"]
+    with pytest.raises(ValueError, match="'' names nothing: leave the option out"):
+        listed([""], ["heta"])

@@ -168,3 +168,9 @@ def test_inseq_and_captum_are_evaluated_beside_ours_from_one_command(tmp_path: P
     assert all(name in report for name in records)
     scores = heta_lens.load_scores(tmp_path / "out")["story", "captum ablation"].scores
     assert float(scores.sum()) == pytest.approx(float(result.seq_attr.sum()), rel=1e-5)
+
+
+def test_a_method_of_a_file_has_signs_on_every_prompt_or_on_none(tmp_path: Path) -> None:
+    rows = [{"prompt": name, "text": "a", "tokens": ["a"], "scores": [score]} for name, score in (("x", -1), ("y", 1))]
+    both, above = (external_methods(written(tmp_path, *some)) for some in (rows, rows[1:]))
+    assert both[0].signed and not above[0].signed

@@ -175,3 +175,12 @@ def test_methods_may_be_added_to_shards_and_to_the_merged_evaluation(shards: Pat
         assert merge(shards, partial=True) == 28
     run(tmp_path / "one", methods=more)
     assert records(shards) == records(tmp_path / "one")
+
+
+def test_merging_files_again_keeps_what_is_known_of_prompts(shards: Path) -> None:
+    files = [shards / f"shard-{index}-of-3" / RUN for index in range(3)]
+    merge(shards, files)
+    altered(files[0].parent, "UPDATE prompts SET tokens = NULL, correct = NULL, log_prob = NULL")
+    merge(shards, files)
+    with closing(sqlite3.connect(shards / RUN)) as connection:
+        assert connection.execute("SELECT count(*) FROM prompts WHERE tokens IS NULL").fetchone() == (0,)

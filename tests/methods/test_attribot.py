@@ -213,6 +213,6 @@ def test_the_sentence_that_is_being_written_is_no_source() -> None:
 def test_nothing_is_left_of_a_text_without_tokenizer(method: Any) -> None:
     model = zoo.NEW["gpt2"]()
     model.tokenizer = None
-    with pytest.raises(ValueError, match="no token is left, and this model has no tokenizer"):
+    with pytest.raises(ValueError, match="no token is left, and this model has none for an empty text"):
         method()(predict(model, ids_of(), TARGET))
     assert method(ablate="mask")(predict(model, ids_of(), TARGET)).scores.abs().sum() > 0

@@ -18,7 +18,7 @@ from helpers import ROOT, zoo
 from helpers.asking import QUICK, doubts_allowed, explain, relative
 from heta_lens import METHODS
 from heta_lens.cli import app
-from heta_lens.methods.base import Work
+from heta_lens.methods.base import Method, Work
 from heta_lens.methods.registry import ALIASES, MethodRegistry
 
 ALONE: dict[str, dict[str, Any]] = {"kernel_shap": {}, "shapiq": {}, "progressive_inference": {}}
@@ -319,3 +319,8 @@ def test_a_method_of_another_package_does_not_take_an_alias(monkeypatch: pytest.
     with pytest.warns(UserWarning, match="'shap' of the package helpers .* is left out .*: its name is taken"):
         assert "shap" not in [*registry]
     assert registry["shap"] is METHODS["kernel_shap"]
+
+
+def test_a_method_that_computes_nothing_is_refused() -> None:
+    with pytest.raises(TypeError, match="Nothing defines neither explain nor explain_together"):
+        type("Nothing", (Method,), {"name": "nothing"})
