@@ -34,6 +34,7 @@ from heta_lens.prediction.generation import continuation
 from heta_lens.prediction.masking import mask_vector
 from heta_lens.prediction.patching import group_members, logits_with, redrawn
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.spans_and_batches import span_predictions
 from heta_lens.prediction.target import log_softmax
 from heta_lens.span_attribution import SpanAttribution
 from heta_lens.web.requests import Change, Question, target_of
@@ -95,30 +96,34 @@ class Answers:
         return [write(ids[place], ids[:place]) for place in range(tokenized.start, len(ids))]
 
     # ----------------------------------------------------------------------------------------------------- explanations
-    def explain(self, question: Question, methods: Sequence[str], emit: Emit) -> None:
+    def explain(self, question: Question, methods: Sequence[str], emit: Emit, patient: Sequence[str] = ()) -> None:
         """Explain a token of the answer, or all tokens, by each method, and emit each result.
 
-        HETA sends a result from few probes, with wide error bars, and then the result from all probes. A method that
-        would take long does not run if several are asked for: its expected seconds are emitted.
+        HETA sends a result from few probes, with wide error bars, and then the result from all probes. If several
+        methods are asked for, one that would take long and is not among ``patient`` emits its seconds instead.
         """
         tokenized, cache, pace = self._tokenized(question), None, 0.0  # seconds a forward, of the fastest work so far
+        asked: dict[str, Any] = {"targets": target_of(question), "through": None, "tokens": tokenized.tokens}
+        one = question.at is not None
         for name in methods:
-            stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and question.at is not None else [{}]
+            stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and one else [{}]
             for stage, options in enumerate(stages):
                 chosen, *given = name.split()
                 begun, method = perf_counter(), method_of(chosen, {"progress": False, **keywords(given), **options})
                 with ProgressReporter(emit, name) as progress, holding(self.model):
                     if cache is None:
                         cache, pace = self._cache_and_pace(tokenized)
-                    one = question.at is not None
-                    prediction = self._prediction(question, tokenized, cache, method.rules) if one else None
-                    progress.expected = method.work(prediction).worth if prediction else 0
-                    if len(methods) > 1 and progress.expected * pace > PATIENT:
+                    if one:
+                        predictions = [self._prediction(question, tokenized, cache, method.rules)]
+                    else:
+                        predictions = span_predictions(cache, tokenized.start, None, **asked, rules=method.rules)[1]
+                    progress.expected = sum(method.work_together(few).worth for few in method.sharing_runs(predictions))
+                    if len(methods) > 1 and name not in patient and progress.expected * pace > PATIENT:
                         emit({"method": name, "later": progress.expected * pace})
                         break
                     started = perf_counter()
-                    span = {"tokens": tokenized.tokens, "targets": target_of(question), "method": method}
-                    result = method(prediction) if prediction else attribute_span(cache, tokenized.start, **span)
+                    span = {**asked, "method": method}
+                    result = method(*predictions) if one else attribute_span(cache, tokenized.start, **span)
                     if progress.expected:
                         pace = min(pace, (perf_counter() - started) / progress.expected)
                 cost = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
@@ -139,14 +144,11 @@ class Answers:
         return {"result": number, "title": view.title, "html": view.fragment, "files": [".html", *view.exports]}
 
     def result(self, number: int) -> Result:
-        if isinstance(result := self._kept(number)[0], Components):
+        if isinstance(result := self.kept(number)[0], Components):
             raise ValueError(f"result {number} has components rather than scores: give an explanation")
         return result
 
-    def view(self, number: int) -> View:
-        return self._kept(number)[1]
-
-    def _kept(self, number: int) -> tuple[Result | Components, View]:
+    def kept(self, number: int) -> tuple[Result | Components, View]:
         if number not in self.results:
             raise ValueError("this explanation is no longer kept: explain the token again")
         return self.results[number]

@@ -8,7 +8,7 @@
 
   /** The question, which a reload restores with the ``entries`` of the history and what was tested; ``explanations`` has the results by method. */
   const state = { entries: {}, mode: "text", messages: [{ role: "user", content: "" }], written: [], prompt: null, at: undefined, target: null, methods: [...facts.first], shown: facts.first[0], tokens: 20, pinned: { positions: [], text: "", last: -1 }, outcome: null, circuit: null };
-  const explanations = new Map(), later = new Map();  // the seconds that a method would take, which waits for a click
+  const explanations = new Map(), later = new Map(), patient = new Set();  // the seconds of methods that wait for a click, and those clicked
   let request = new AbortController(), running = new Set();
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
@@ -103,6 +103,7 @@
     Object.assign(state, { prompt, written: [], at: undefined, target: null, entries: {} });
     explanations.clear();
     later.clear();
+    patient.clear();
     $("#view").replaceChildren();
     $("#files").replaceChildren();
     pin([], "");
@@ -148,6 +149,7 @@
   const ask = (at, target = null) => {
     const before = { at: state.at, target: state.target, entries: state.entries, shown: state.shown, results: [...explanations] };
     later.clear();
+    patient.clear();
     Object.assign(state, { at, target, entries: {}, shown: state.methods[0] });
     explanations.clear();
     pin([], "");
@@ -166,7 +168,7 @@
     $("#view").classList.toggle("stale", !explanations.has(state.shown) && state.shown !== "compared");
     drawTabs();
     try {
-      await receive({ question: question(), methods }, signal);
+      await receive({ question: question(), methods, patient: [...patient] }, signal);
     } catch (error) {
       if (!explanations.size && before?.results.length) {
         Object.assign(state, { at: before.at, target: before.target, entries: before.entries, shown: before.shown });
@@ -265,6 +267,7 @@
       tab.onclick = () => {
         if (known) show(name);
         else state.shown = name;
+        patient.add(name);
         if (!known?.whole && !running.has(name)) explain([name, ...running]);
       };
       if (state.methods.length === 1) return make("span", "", {}, tab);
@@ -455,6 +458,7 @@
     state.written = written.map((token, place) => ({ token, text: texts[place] }));
     explanations.clear();
     later.clear();
+    patient.clear();
     explanations.set(method, { ...message, whole: true });
     drawPrompt();
     drawAnswer();

@@ -164,7 +164,7 @@ class App:
                 finally:  # a full disk does not take the explanation
                     emit(message)
 
-            self.answers.explain(given.question, given.methods, emit_and_add)
+            self.answers.explain(given.question, given.methods, emit_and_add, given.patient)
 
         return self._stream(request, explain)
 
@@ -189,7 +189,7 @@ class App:
     async def file(self, request: Request) -> Response:
         number, suffix = request.path_params["number"], request.path_params["suffix"]
         try:
-            view = self.answers.view(number)
+            _, view = self.answers.kept(number)
             if suffix not in (".html", *view.exports):
                 raise ValueError(f"an explanation has no file of kind {suffix}")
             content = view.page if suffix == ".html" else await run_in_threadpool(self._drawn, view, suffix)

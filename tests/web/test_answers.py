@@ -64,15 +64,18 @@ def test_explanations_are_those_of_python(
     assert last["html"] == expected.plot().fragment
 
 
+@pytest.mark.parametrize("at", [0, None])
 def test_a_long_wait_begins_when_it_is_asked_for(
-    answers: Answers, story: str, written: list[int], monkeypatch: pytest.MonkeyPatch
+    answers: Answers, story: str, written: list[int], at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heta_lens.web.answers.PATIENT", 0.0)
-    lines, question = list[Any](), Question(story, written, 0)
+    lines, question = list[Any](), Question(story, written, at)
     answers.explain(question, ["leave_one_out", "heta"], lines.append)
     assert not [line for line in lines if "html" in line]
     assert [line["method"] for line in lines if line.get("later")] == ["leave_one_out", "heta"]
-    assert len(results_of(answers, question, "heta")) == 2
+    answers.explain(question, ["leave_one_out", "heta"], lines.append, ["leave_one_out"])
+    assert [line["method"] for line in lines if "html" in line] == ["leave_one_out"] and lines[-1]["later"]
+    assert len(results_of(answers, question, "heta")) == 1 + (at is not None)
 
 
 @pytest.mark.parametrize("method", RECOMMENDED)

@@ -199,6 +199,21 @@ def test_stopped_work_is_said_and_can_be_taken_up(opened: Callable[..., Any], de
     page.locator("#view .kicker", has_text="recency").wait_for()
 
 
+def test_a_click_on_a_waiting_method_begins_it_while_others_run(
+    opened: Callable[..., Any], demo: Any, story: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heta_lens.web.answers.PATIENT", 0.0)
+    page = opened()
+    generate(page, story)
+    page.locator(".words button").first.click()
+    page.locator("#says", has_text="These methods take long here.").wait_for()
+    with holding(demo):
+        for name in ("fast", "leave_one_out"):
+            page.get_by_role("button", name=re.compile(f"^{name} takes about")).click()
+    for name in ("fast", "leave_one_out"):
+        page.get_by_role("button", name=re.compile(rf"^{name} [\d.]+ s")).wait_for()
+
+
 def test_a_method_that_does_not_exist_is_not_asked_again(
     opened: Callable[..., Any], story: str, errors: list[str]
 ) -> None:

@@ -119,7 +119,7 @@ def test_a_message_is_sent_at_once(running: App) -> None:
 def test_explanations_come_as_they_are_there(running: App, story: str) -> None:
     found = [line for line in lines(running, "explain", asking(story, "fast", "heta")) if "html" in line]
     assert [(line["method"], line["whole"]) for line in found] == [("fast", True), ("heta", False), ("heta", True)]
-    view = running.answers.view(found[0]["result"])
+    _, view = running.answers.kept(found[0]["result"])
     saved = httpx.get(f"{running.address}files/{found[0]['result']}.csv")
     assert saved.content == view.exports[".csv"]().encode() and "attachment" in saved.headers["content-disposition"]
     assert httpx.get(f"{running.address}files/{found[0]['result']}.html").text == view.page

@@ -225,6 +225,8 @@ def summary(folder: Path) -> Summary:
     cells = {
         (name, method): cell for name, result in results.items() for method, cell in result.cells(reference).items()
     }
+    own = {name: recipe.get("options") or {} for name, recipe in run["methods"].items()}
+    external = {name for name, options in own.items() if {"scores", "digest"} <= options.keys()}
     return Summary(
         run=run,
         requested=total,
@@ -233,13 +235,9 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=cells,
         best={name: best for name, result in results.items() if (best := result.best())},
-        costs=_costs([record for record in listed if not _is_external(run["methods"][record.method])]),
+        costs=_costs([record for record in listed if record.method not in external]),
         records=listed,
     )
-
-
-def _is_external(recipe: Mapping[str, Any]) -> bool:
-    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:
