@@ -95,9 +95,9 @@ pd.DataFrame(values).T.astype(float).round(3)
 
 # %% [markdown]
 # None does. Leave-one-out is best, alone or tied, on the first three metrics, and HETA on the last. HETA is second on
-# the first two, but its highest score is not on the evidence. Random scores are not last: they put
-# evidence first, by luck. The command `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals
-# and paired differences.
+# the first two, but its highest score is not on the evidence. Random scores are last, alone or
+# tied, on the first and third metrics only. The command `heta-lens evaluate recall` does the same for hundreds of
+# prompts, with intervals and paired differences.
 #
 # **Takeaway.** Methods disagree, and one prompt cannot say which is right. Choose a method by its results on many
 # prompts of your kind; the documentation's results page has those on real models.

@@ -116,7 +116,7 @@ class WorkerFlags:
     workers: Annotated[int | None, Option(min=1, help="How many, each with a model of its own (1).")] = None
     threads: Annotated[int | None, Option(min=1, help="Threads per worker; by default the cores are divided.")] = None
     gpus: Annotated[float | None, Option(min=0, help="GPUs per worker of Ray; 0.5 if two share one.")] = None
-    address: Annotated[str | None, Option(help="Of a Ray cluster that runs; by default Ray starts here.")] = None
+    address: Annotated[str | None, Option(help="Of a Ray cluster; by default RAY_ADDRESS, or Ray starts here.")] = None
     shard: Annotated[
         str | None, Option(metavar="I/N", help="Only these prompts, as 0/3; auto/3: as SLURM or RANK says.")
     ] = None
