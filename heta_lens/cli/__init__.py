@@ -1,5 +1,4 @@
-"""The command ``heta-lens``: `app` runs the subcommands of `attribute`, `evaluate`, `causal`, `lists` and
-`web`.
+"""The command ``heta-lens``: `app` runs the subcommands of `attribute`, `evaluate`, `causal`, `lists` and `web`.
 
 Subcommands share the options of `flags` and `questions`, and the output of `views`. A subcommand imports heavy modules
 when called.

@@ -116,17 +116,15 @@ def tellmewhy_instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instan
     left to the model, because people answer in their own words; the text ends with the question, as in ReAGent.
     """
     questions: dict[tuple[str, ...], list[Record]] = {}
-    for record, key in each(records, _with_key, "TellMeWhy's record"):
+    records = [*records]
+    keys = each(records, lambda _, record: (*values_of(record, narrative=str, question=str),), "TellMeWhy's record")
+    for key, record in zip(keys, records, strict=True):
         questions.setdefault(key, []).append(record)
 
     def made(number: int, group: Sequence[Record]) -> Instance:
         return _tellmewhy_instance(f"tellmewhy-{number:05d}", group)
 
     return each(questions.values(), made, "TellMeWhy's question", lambda group: getattr(group[0], "where", ""))
-
-
-def _with_key(_: int, record: Record) -> tuple[Record, tuple[str, ...]]:
-    return record, tuple(values_of(record, narrative=str, question=str))
 
 
 def _tellmewhy_instance(name: str, group: Sequence[Record]) -> Instance:

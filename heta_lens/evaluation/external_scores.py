@@ -16,6 +16,7 @@ import base64
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -230,13 +231,16 @@ class ExternalMethod:
 def external_methods(path: str | Path) -> list[ExternalMethod]:
     """Read the methods of a file of scores: a file of this package, of inseq, or records as the module describes."""
     path = Path(path).expanduser()
-    if path.is_dir() or path.name == RUN:
+    if path.is_dir() or path.suffix == Path(RUN).suffix:
         rows = [*_of_run(path)]
         raw = "".join(map(repr, rows)).encode()
     else:
         raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
         records = from_inseq(path) if INSEQ in raw[:200] else read(path, "scores")
         rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
+    times = Counter((row.method, row.prompt or row.text or tuple(row.ids)) for row in rows)
+    if twice := [f"{method} on {brief(of)}" for (method, of), count in times.items() if count > 1]:
+        raise ValueError(f"{path} has several records of {twice[0]}: give each its own method or prompt")
     digest = sha256(raw).hexdigest()[:16]
     return [
         ExternalMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
@@ -265,15 +269,14 @@ SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
 def shared_out(scores: Sequence[float], spans: Sequence[Span], places: Sequence[Span]) -> list[float]:
     """Share each score out over the characters of its span, and return the sum of shares in each place.
 
-    The score of an empty span is left out.
+    The score of an empty span is left out, and equal places divide their sum: tokens for parts of one character.
     """
-    ends = [span.stop for span in (*spans, *places)]
-    density = np.zeros(max(ends, default=0))
+    begins, ends = np.array(places).reshape(-1, 2).T
+    totals, alike = np.zeros(len(places)), Counter(places)
     for score, span in zip(scores, spans, strict=True):
-        if span.stop > span.start:
-            density[span.start : span.stop] += score / (span.stop - span.start)
-    before = np.concatenate([[0.0], density.cumsum()])
-    return [float(before[place.stop] - before[place.start]) for place in places]
+        inside = (np.minimum(ends, span.stop) - np.maximum(begins, span.start)).clip(0)
+        totals += score * (inside / max(span.stop - span.start, 1))
+    return (totals / [alike[place] for place in places]).tolist()
 
 
 def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:

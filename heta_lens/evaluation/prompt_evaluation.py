@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
+from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords, named_object
 from heta_lens._util.presets import as_preset, method_and_options
 from heta_lens._util.text import plain
 from heta_lens.attribution import Attribution
@@ -80,7 +80,8 @@ class Entry:
     def recipe(self) -> dict[str, Any]:
         """The method in a run's request: the name, the options and the budget."""
         budget = {} if self.budget is None else {"budget": self.budget}
-        return {"method": self.method, "options": dict(self.options), **budget}
+        code = code_of(named_object(self.method)) if ":" in self.method else {}
+        return {"method": self.method, "options": dict(self.options), **budget, **code}
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:
         """Make the method for a prompt: with the positions of spans in the options, and within the budget."""
@@ -92,6 +93,13 @@ class Entry:
                     raise NotApplicable(f"{name}={value}, and no {value[1:]} is known of this prompt")
         method = method_of(self.method, options)
         return method if self.budget is None else within_budget(method, prediction, self.budget)
+
+
+def code_of(function: Any) -> dict[str, str]:
+    """Return a digest of the source: a changed function, or another of the same name, does not resume an evaluation."""
+    with suppress(OSError, TypeError):  # written in a session without files, or an object without a source
+        return {"code": sha256(getsource(function).encode()).hexdigest()[:16]}
+    return {}
 
 
 def _is_span(value: Any) -> bool:
@@ -124,14 +132,8 @@ class ReadyMethod:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The method in a run's request: the origin and the options.
-
-        A digest of a function's source keeps another function of the same name from resuming an evaluation.
-        """
-        method, code = self.method, {}
-        if isfunction(self.given):
-            with suppress(OSError):  # the function was written in a session without files
-                code["code"] = sha256(getsource(self.given).encode()).hexdigest()[:16]
+        """The method in a run's request: the origin and the options."""
+        method, code = self.method, code_of(self.given) if isfunction(self.given) else {}
         name = method.name if METHODS.get(method.name) is type(method) else f"{type(method).__module__}.{method.name}"
         return {"method": name, "options": plain(chosen(method)), **code}
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.suites import Source, prompts
-from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, explainers
+from heta_lens.evaluation.prompt_evaluation import Methods, PromptEvaluator, code_of, explainers
 from heta_lens.evaluation.run_database import RunDatabase, allows_many_writers, opened
 from heta_lens.evaluation.saved_scores import SavedScores, load_scores
 from heta_lens.evaluation.shards import Shard
@@ -83,7 +83,7 @@ def evaluate(
         workers: the number and the kind of workers; by default the work is done in this process.
         shard: evaluate only the prompts of this shard, in a folder inside ``folder``. `merge` joins the shards.
     """
-    entries, folder = explainers(methods), Path(folder)
+    entries, folder = explainers(methods), Path(folder).expanduser()
     by_name = [*map(metric_named, [metrics] if isinstance(metrics, str | Metric) else metrics)]
     names = [name for name, _ in by_name]
     ids, labels = [instance.id for instance in instances], [entry.label for entry in entries]
@@ -105,7 +105,7 @@ def evaluate(
         "instances": len(instances),
         "texts": sha256(texts.encode()).hexdigest()[:16],
         "methods": {entry.label: entry.recipe for entry in entries},
-        "metrics": {name: metric.about for name, metric in by_name},
+        "metrics": {name: metric.about | code_of(metric.evaluate) for name, metric in by_name},
     }
     numbered = [*enumerate(instances)]
     if shard is not None:
@@ -188,11 +188,11 @@ POWER = 1.5  # of the length of a prompt, by which seconds grow
 @contextmanager
 def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
     """Show the ended tasks of a run, of all its workers, when the function that is yielded is called now and then."""
-    total, console, last = sum(run.counts().values()), Console(stderr=True), -inf
+    console, last = Console(stderr=True), -inf
     has_bar = console.is_terminal or console.is_jupyter
     columns = TextColumn("evaluating"), BarColumn(), TextColumn("{task.fields[done]}")
     bar = Progress(*columns, console=console, disable=not shown)
-    task = bar.add_task("", total=total, done="")
+    task = bar.add_task("", total=None, done="")
 
     def show(every: float = 0.5 if has_bar else EVERY) -> None:
         nonlocal last
@@ -201,11 +201,12 @@ def progress_of(run: RunDatabase, shown: bool) -> Iterator[Callable[[], None]]:
         last, counts, seconds = perf_counter(), run.counts(), seconds_left(run)
         workers = max(1, len(run.rows("SELECT DISTINCT worker FROM tasks WHERE state = 'claimed'")))
         left = "" if seconds is None else f", about {timedelta(seconds=round(seconds / workers))} left"
+        total = sum(counts.values())  # another command may add methods
         completed = total - counts.get("pending", 0) - counts.get("claimed", 0)
         done = f"{completed} of {total} done{left}"
         if not has_bar and done != bar.tasks[task].fields["done"]:
             console.print(done, markup=False, highlight=False, soft_wrap=True)
-        bar.update(task, completed=completed, done=done)
+        bar.update(task, total=total, completed=completed, done=done)
 
     show()
     with bar if has_bar else nullcontext():

@@ -72,9 +72,6 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         with reading(place) as database:
             runs[place], results[place] = database.run, len(database.records())
     methods, shards = _checked_shards(runs)
-    if (folder / RUN).exists():
-        with reading(folder) as database:
-            methods = {**database.run["methods"], **methods}
     whole = runs[folders[0]]
     count = next(iter(shards)).count
     missing = [f"shard {index}/{count} is missing" for index in range(count) if Shard(index, count) not in shards]
@@ -85,6 +82,9 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         if not partial:
             raise ValueError(f"{'; '.join(missing)}: run the missing work, or add --partial (partial=True)")
         warnings.warn(f"merged what there is: {'; '.join(missing)}", stacklevel=2)
+    if (folder / RUN).exists():
+        with reading(folder) as database:
+            methods = {**database.run["methods"], **methods}
     request = {name: value for name, value in whole.items() if name not in ("schema", "shard", "fingerprint")}
     with opened(folder, {**request, "methods": methods}, (), ()) as database:
         for place, run in runs.items():
@@ -120,7 +120,7 @@ def _checked_shards(runs: Mapping[Path, Mapping[str, Any]]) -> tuple[dict[str, A
 
 
 def _take_results(db: sqlite3.Connection) -> None:
-    """Copy the results of the attached shard, except failures of tasks that did not fail here."""
+    """Copy the results of the attached shard, except failures of tasks and metrics that did not fail here."""
     known = ", ".join(f"{name} = coalesce(excluded.{name}, {name})" for name in ("tokens", "correct", "log_prob"))
     db.execute(f"INSERT INTO prompts SELECT * FROM shard.prompts WHERE true ON CONFLICT DO UPDATE SET {known}")
     kept = "SELECT 1 FROM tasks AS own WHERE own.prompt = new.prompt AND own.method = new.method AND own.state = 'done'"
@@ -128,5 +128,7 @@ def _take_results(db: sqlite3.Connection) -> None:
     db.execute("CREATE TEMP TABLE taken AS SELECT prompt, method FROM shard.tasks AS new WHERE " + ended)
     for table in ("tasks", "metrics", "scores", "attributions"):
         taken = f"SELECT * FROM shard.{table} WHERE (prompt, method) IN (SELECT prompt, method FROM taken)"
-        db.execute(f"INSERT OR REPLACE INTO {table} {taken}")
+        valued = "(prompt, method, metric) IN (SELECT prompt, method, metric FROM metrics WHERE NOT failed)"
+        known = f" AND NOT (failed AND {valued})" if table == "metrics" else ""
+        db.execute(f"INSERT OR REPLACE INTO {table} {taken}{known}")
     db.execute("DROP TABLE taken")

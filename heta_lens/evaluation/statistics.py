@@ -30,6 +30,7 @@ Bounds: TypeAlias = tuple[float | int | None, float | int | None]
 DRAWS, SEED = 10_000, 0
 CONFIDENCE = 0.95
 STEP = 1e-7  # relative step of a mean in numerical derivatives
+BEYOND = 1e-6  # of a bound, by rounding
 ROUNDING = 1e-12  # relative size below which a variance counts as 0
 
 
@@ -302,10 +303,11 @@ def _sample(
     bounds: Bounds | None,
     moving: int = 0,
 ) -> Sample:
+    # A value beyond a bound by rounding moves the bound, and any other value beyond it shows that there is none.
     low, high = bounds or (None, None)
-    # A value beyond a bound by rounding moves the bound.
-    lowest = min(-inf if low is None else float(low), vectors[:, 0].min(initial=inf))
-    highest = max(inf if high is None else float(high), vectors[:, 0].max(initial=-inf))
+    least, most = vectors[:, 0].min(initial=inf), vectors[:, 0].max(initial=-inf)
+    lowest = -inf if low is None or least < low - BEYOND else min(float(low), least)
+    highest = inf if high is None or most > high + BEYOND else max(float(high), most)
     sums, sizes = _cluster_sums(vectors, numbers), np.bincount(numbers).astype(float)
     return Sample(sums, sizes, aggregate, (lowest, highest), moving)
 

@@ -52,7 +52,7 @@ class Workers:
         threads: the threads of a worker; by default the workers share the cores of this machine.
         gpus: the GPUs of a worker of Ray, such as ``0.5`` for two workers that share a GPU. Local workers take turns
             at the GPUs of this machine, if the model is given by its name or folder.
-        address: the address of a running Ray cluster, as ``ray.init`` takes it; by default RAY_ADDRESS, or Ray starts here.
+        address: the address of a running Ray cluster, as for ``ray.init``; by default RAY_ADDRESS, or Ray starts here.
     """
 
     count: int = 1

@@ -103,7 +103,10 @@ class SeaCot(WithSeed, WithBatch):
     def explain(self, prediction: Prediction) -> Scores:
         encode, say = prediction.tokenizer.encoder(), partial(self._log_probs, prediction)
         think, conclude = encode(THINK), encode(CONCLUDE)
-        written = self._write(prediction, think)
+        batches = prediction.batches(self.batch, len(prediction) + len(think) + self.length)
+        writer = Writer.after(prediction, batches, more=think)
+        how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "ends": prediction.adapter.ends}
+        written = [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
         answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
         hits = [answer == prediction.target for answer in answers.tolist()]
         kept = [ids for ids, hit in zip(written, hits, strict=True) if hit or not any(hits)]
@@ -130,12 +133,6 @@ class SeaCot(WithSeed, WithBatch):
         scores = weights @ torch.stack([mentions(prediction, found) for found in words_by_text])
         facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
         return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
-
-    def _write(self, prediction: Prediction, think: list[int]) -> list[list[int]]:
-        batches = prediction.batches(self.batch, len(prediction) + len(think) + self.length)
-        writer = Writer.after(prediction, batches, more=think)
-        how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "ends": prediction.adapter.ends}
-        return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
     def _log_probs(
         self, prediction: Prediction, texts: Sequence[Sequence[int]], count: int

@@ -32,8 +32,10 @@ def span_predictions(
     adapter = ModelAdapter.of(cache)
     with adapter.undisturbed():
         cached = Activations.of(cache)
-        span = span_of(len(cached[EMBED]), start, stop)
-        reasoning = range(0) if through is None else reasoning_of(len(cached[EMBED]), through, span.start)
+        length = len(cached[EMBED])
+        where, last = f"the span {start}:{'' if stop is None else stop}", length if stop is None else stop
+        span = _counted(where, start, last, length, length, f"is beyond the cached prompt of {length} tokens")
+        reasoning = range(0) if through is None else reasoning_of(length, through, span.start)
         each_target = one_each("targets", targets, len(span), "position")
         by_position = dict.fromkeys(reasoning) | dict(zip(span, each_target, strict=True))
         prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, rules=rules)
@@ -79,12 +81,6 @@ def prompts_in(cache: Any) -> int:
     """Return the number of prompts in a cache."""
     ModelAdapter.of(cache)  # refuses what is no cache
     return len(Activations.of_each(cache))
-
-
-def span_of(cached: int, start: SupportsIndex, stop: SupportsIndex | None) -> range:
-    """Return the positions to explain, counted from the front."""
-    where, last = f"the span {start}:{'' if stop is None else stop}", cached if stop is None else stop
-    return _counted(where, start, last, cached, cached, f"is beyond the cached prompt of {cached} tokens")
 
 
 def reasoning_of(cached: int, through: Any, answer: int) -> range:

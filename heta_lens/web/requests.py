@@ -110,11 +110,9 @@ class Write:
 
 @dataclass(frozen=True, config=EXACT)
 class Explain:
-    """The methods that explain; ``patient`` are those whose long wait was accepted."""
-
     question: Question
     methods: Annotated[list[MethodName], Field(min_length=1, fail_fast=True)]
-    patient: list[str] = field(default_factory=list)
+    patient: list[str] = field(default_factory=list)  # whose long wait was accepted
 
 
 @dataclass(frozen=True, config=EXACT)

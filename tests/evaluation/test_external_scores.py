@@ -20,6 +20,7 @@ from heta_lens.evaluation.external_scores import (
     external_methods,
     from_captum,
     from_inseq,
+    shared_out,
     write_scores,
 )
 from heta_lens.evaluation.prompt_evaluation import ask
@@ -91,6 +92,20 @@ def test_words_are_shared_out_on_the_tokens_they_consist_of(tmp_path: Path) -> N
     assert made.method == "me" and float(made.scores.sum()) == pytest.approx(len(words))
     (row,) = [row for row, token in enumerate(made.tokens) if token == " cradle"]
     assert float(made.scores[row : row + 2].sum()) == pytest.approx(1)  # the word, and the full stop after it
+
+
+def test_equal_scores_stay_equal_and_tokens_of_one_character_share_their_sum() -> None:
+    spans = [Span(0, 1), Span(1, 2), Span(1, 2), Span(1, 2), Span(2, 9)]
+    assert shared_out([0.5, 0.2, 0.1, 0.3, 0.1], spans, spans) == pytest.approx([0.5, 0.2, 0.2, 0.2, 0.1])
+    apart = [Span(0, 1), Span(1, 4), Span(4, 4), Span(4, 11)]
+    assert shared_out([0.1] * 4, apart, apart) == [0.1, 0.1, 0.0, 0.1]
+
+
+def test_two_records_of_a_prompt_and_method_are_refused(tmp_path: Path) -> None:
+    record = {"text": PROMPT, "tokens": PROMPT.split(), "scores": [1.0] * len(PROMPT.split())}
+    assert len(external_methods(written(tmp_path, record, {**record, "method": "other"}))) == 2
+    with pytest.raises(ValueError, match="has several records of given on 'The whistle"):
+        external_methods(written(tmp_path, record, {**record, "target": " jar"}))
 
 
 def test_scores_of_a_part_of_the_prompt_are_refused_unless_the_rest_is_not_evaluated(tmp_path: Path) -> None:

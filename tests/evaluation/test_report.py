@@ -195,6 +195,17 @@ def test_the_best_is_bold_only_if_it_beats_every_other_by_more_than_chance(tmp_p
     assert summary(folder_of(tmp_path / "few", few, {**RUNS, "methods": three})).best == {}
 
 
+def test_a_method_that_failed_on_the_hard_prompts_is_not_the_best(tmp_path: Path) -> None:
+    def valued(method: str, number: int, value: float) -> Record:
+        return replace(record(method, number), values={"dsa": value + cos(number + len(method)) / 999})
+
+    found = [valued("half", number, 0.9) for number in range(8)]
+    found += [valued("ours", number, 0.95 if number < 8 else 0.1) for number in range(N)]
+    two = {name: METHODS[name] for name in ("ours", "half")}
+    told = summary(folder_of(tmp_path, found, {**RUNS, "methods": two, "metrics": {"dsa": METRICS["dsa"]}}))
+    assert told.cells["dsa", "half"].estimate.value > told.cells["dsa", "ours"].estimate.value and told.best == {}
+
+
 def rows(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -53,6 +54,25 @@ def test_methods_are_names_objects_or_functions_and_resume(tmp_path: Path) -> No
     other.__name__ = "length"  # the source is another
     with pytest.raises(ValueError, match="holds an evaluation with other methods: give another folder"):
         evaluate(model, prompts, [*methods[:2], other], "evidence_mass", tmp_path, progress=False)
+
+
+def test_an_edited_method_or_metric_needs_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def run_edited(method: str, metric: float) -> None:
+        text = f"from heta_lens.metrics import Metric\ndef own(prediction):\n    return prediction.embeddings{method}\n"
+        text += f"def evaluate(case):\n    return {metric}\nEVEN = Metric('Even', evaluate)\n"
+        (tmp_path / "edited.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "edited", raising=False)
+        evaluate(demo(), suite("recall", limit=1), ["edited:own"], "edited:EVEN", "~/run", progress=False)
+
+    run_edited(".norm(dim=1)", 0.25)
+    run_edited(".norm(dim=1)", 0.25)
+    assert [record.values for record in read_records(tmp_path / "run")] == [{"edited:EVEN": 0.25}]
+    for edit, what in (((".sum(1)", 0.25), "methods"), ((".norm(dim=1)", 0.125), "metrics")):
+        with pytest.raises(ValueError, match=f"holds an evaluation with other {what}: give another folder"):
+            run_edited(*edit)
 
 
 def test_an_unknown_answer_is_the_models_own_prediction(tmp_path: Path) -> None:

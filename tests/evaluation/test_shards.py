@@ -94,6 +94,17 @@ def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
     assert merge(shards) == 21 and read_records(shards) == before
 
 
+def test_merging_again_keeps_what_was_repaired_and_added(shards: Path) -> None:
+    for index in range(3):
+        altered(shards / f"shard-{index}-of-3", "UPDATE metrics SET failed = 1, value = NULL WHERE metric = 'f1'")
+    merge(shards)
+    altered(shards, "UPDATE metrics SET failed = 0, value = 0.25 WHERE metric = 'f1'")
+    run(shards, methods=(*METHODS, "attention_last"))
+    before = read_records(shards)
+    assert merge(shards) == 28 and read_records(shards) == before
+    assert {record.values["f1"] for record in before if record.method != "attention_last"} == {0.25}
+
+
 @pytest.mark.thorough
 def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
     shutil.rmtree(shards / "shard-1-of-3")

@@ -104,6 +104,8 @@ def test_bounds_keep_ends_within_them() -> None:
     assert 0 < half_bounded.low < 5 and half_bounded.high == inf
     beyond = estimate([0.0, 0.5, 1 + 1e-12], [0, 1, 2], bounds=(0, 1))
     assert beyond.low < 0.5 < beyond.high
+    broken = [value * 9 for value in values]  # by a metric whose bounds are not those it names
+    assert estimate(broken, clusters, bounds=(0, 1)) == estimate(broken, clusters, bounds=(0, None))
 
 
 def test_values_that_are_all_alike_and_unbounded_give_no_bound() -> None:

@@ -39,7 +39,7 @@ MORE, LESS = "↑", "↓"  # better
 
 def write_report(folder: str | PathLike[str]) -> list[Path]:
     """Write the report of a folder into the folder, and return the files."""
-    return write_summary(summary(Path(folder)), Path(folder))
+    return write_summary(summary(place := Path(folder).expanduser()), place)
 
 
 def write_summary(results: Summary, folder: Path) -> list[Path]:
@@ -259,7 +259,9 @@ def _costs(results: Summary) -> Iterator[Block]:
         "above does."
     )
     table = _costs_table(results)
-    rows = table.map(lambda cell: cell if isinstance(cell, str) else f"{cell:.3g}".replace("nan", "none"))
+    rows = table.map(
+        lambda cell: cell if isinstance(cell, str) else f"{cell:.{3 if cell < 100 else 6}g}".replace("nan", "none")
+    )
     yield Table([*table.columns], rows.to_numpy().tolist())
 
 

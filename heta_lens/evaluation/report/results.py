@@ -152,8 +152,8 @@ class MetricResults:
         if len(rated) < 2:
             return ""
         best = max(rated, key=lambda method: rated[method])
-        others = [method for method in rated if method != best]
-        leads = all(self.difference(best, other).p * len(others) < SIGNIFICANT for other in others)
+        apart = [self.difference(best, other) for other in rated if other != best]
+        leads = all(one.p * len(apart) < SIGNIFICANT and self.metric.goodness(one.value) > 0 for one in apart)
         return best if leads else ""
 
     def difference(self, method: str, other: str) -> Difference:

@@ -204,7 +204,7 @@ def reproduce(
     options, usual = options or {}, QUICK if quick else WHOLE
     check_names(Heta, options)
     for name in options:
-        if name in ("variant", "beta", "gamma", "batch"):
+        if name in ("variant", "beta", "gamma", "batch", "rank", "window", "layers"):
             raise ValueError(f"{name} is what the rows of tables say: leave {name} out of options=")
     effort = replace(usual, limit=usual.limit if limit is None else limit, heta={**usual.heta, **options})
     effort.full()  # refuses options that do not go together
@@ -366,8 +366,8 @@ class Reproduction:
 
     def _legend(self) -> Iterator[str]:
         yield (
-            "Ours: in brackets the 95 % interval, by the bootstrap over templates of prompts. One without width means "
-            "that all agree, not that more would."
+            "Ours: in brackets the 95 % interval, by the bootstrap over templates of prompts. An infinite end means "
+            "that so few templates, or ones so alike, give no bound."
         )
         if hubs := dict.fromkeys(hub for model, hub in self._hubs.items() if model != self._block):
             yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
