@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from os import PathLike
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import pandas as pd
 import torch
@@ -344,7 +344,7 @@ class Attribution(Result):
 
         ``template=True`` removes every token that a chat template wrote. Lists and views hide special tokens anyway.
         """
-        wanted = torch.as_tensor([*positions])
+        wanted = torch.as_tensor([*positions], device=self.positions.device)
         if unknown := wanted[~torch.isin(wanted, self.positions)].tolist():
             raise ValueError(f"positions={unknown} are not in this attribution")
         if template:
@@ -376,7 +376,7 @@ class Attribution(Result):
         reach = student_t(probes, confidence)
         if self.options.get("combine") == "geometric" and "curvature" in self.parts:
             power = self.options["beta"] / (self.options["beta"] + self.options["gamma"])
-            mean, spread = self.parts["curvature"], torch.as_tensor(self.standard_errors["curvature"])
+            mean, spread = self.parts["curvature"], cast(Tensor, self.standard_errors["curvature"])
             return powered_ends(self.scores, mean, reach * spread, power)
         return self.scores - reach * error, self.scores + reach * error
 

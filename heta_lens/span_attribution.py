@@ -142,8 +142,10 @@ class SpanAttribution(Result):
 def _masked_together(steps: Sequence[Attribution]) -> Sequence[tuple[int, int, float]] | None:
     """Return the spans of a search before the first target, and how far they move a target at most."""
     searches = [step.diagnostics.masked_together for step in steps]
-    moves, together = [{start: moved for start, _, moved in search or ()} for search in searches], searches[0]
-    return together and tuple((start, stop, max(own.get(start, 0) for own in moves)) for start, stop, _ in together)
+    moves = [{start: moved for start, _, moved in search or ()} for search in searches]
+    within, together = range(len(steps[0])), searches[-1]
+    spans = [(start, min(stop, within.stop)) for start, stop, _ in together or () if start in within]
+    return together and [(start, stop, max(own.get(start, 0) for own in moves)) for start, stop in spans]
 
 
 class Hops(NamedTuple):

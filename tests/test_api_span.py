@@ -103,6 +103,32 @@ def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) ->
     assert relative(span.matrix, bare.matrix) > 1e-3
 
 
+def test_batches_that_reach_no_token_of_a_target_leave_the_target_out() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    cache, options = cache_of(model, ids), {"tokens": ids, "method": "leave_one_out", "batch": 1}
+    span = attribute_span(cache, 4, targets=lambda logits: logits[7] - logits[9], **options)
+    for step in span.steps:
+        single = attribute(cache, lambda logits: logits[7] - logits[9], position=len(step), **options)
+        torch.testing.assert_close(step.scores, single.scores)
+
+
+def test_a_token_is_measured_if_every_target_measured_it_alone() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 24)
+    span = attribute_span(cache_of(model, ids), 8, 11, tokens=ids, method="leave_one_out", forwards=6)
+    each = torch.stack([step.measured[: span.start] for step in span.steps]).all(0)
+    assert span.summed.measured.equal(each) and not each.all()
+
+
+def test_a_cache_of_some_layers_is_as_good_as_one_of_the_embeddings() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    _, part = model.run_with_cache(ids, names_filter=["hook_embed", "blocks.0.attn.hook_pattern"])
+    options = {"tokens": ids, "probes": 2}
+    torch.testing.assert_close(attribute(part, **options).scores, attribute(cache_of(model, ids), **options).scores)
+
+
 @pytest.mark.slow
 def test_forwards_are_shared(cache: Any, ids: Tensor) -> None:
     shared, apart = (attribute_span(cache, START, tokens=ids, probes=2, **more) for more in ({}, {"mask": "mean"}))

@@ -187,7 +187,7 @@ class Components:
     @property
     def read_most(self) -> list[int]:
         """The position, from the first changed token to its own, that each patched component took most from."""
-        first, places = min(self.positions), torch.arange(len(self.tokens))
+        first, places = min(self.positions), torch.arange(len(self.tokens), device=self.found.device)
         outside = (places < first) | (places > self.found[:, 1:2])
         return (self.sign * self.sources.sum(-1)).masked_fill(outside, -torch.inf).argmax(-1).tolist()
 

@@ -335,7 +335,9 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
             except ValueError:  # a size that the option does not take
                 return inf
 
-        sizes = range(next(size for size in LEAST if worth(size) < inf), LARGEST)
+        sizes = range(next((size for size in LEAST if worth(size) < inf), LARGEST), LARGEST)
+        if not sizes:  # as forwards of windows
+            continue
         affordable = bisect_right(sizes, budget, key=worth)
         size = sizes[max(0, affordable - 1)]
         size = sizes[bisect_left(sizes, worth(size), key=worth)]  # no more than is of use

@@ -148,6 +148,8 @@ def _compared(
     for number, rows in enumerate(logits.unbind(1), len(predictions) - logits.shape[1]):
         prediction = predictions[number]
         reached = int((places < len(prediction)).sum())  # the first ones: places ascend
+        if not reached:
+            continue
         if isinstance(prediction.target, Activation):  # of which there is no distribution
             drop = prediction.value - prediction.objective(rows[:reached])
             effects[:, number, :reached] = torch.stack([drop.abs(), drop])

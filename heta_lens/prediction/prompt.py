@@ -134,8 +134,8 @@ class Prompt:
         )
 
     def holds(self, names: Sequence[str]) -> bool:
-        """Tell if activations of these names are in the cache."""
-        return not self.cached.tensors.keys().isdisjoint(names)
+        """Tell if the activations of all these names are in the cache."""
+        return self.cached.tensors.keys() >= {*names}
 
     # ------------------------------------------------------------------------------------------------- clean states
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:

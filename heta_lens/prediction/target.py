@@ -109,9 +109,9 @@ def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Te
 
 def check_connected(function: TargetFunction, read: Float[Tensor, "read"]) -> None:
     """Refuse a function that autograd cannot differentiate by what it reads: the logits, or an activation."""
-    name, leaf = function_name(function), read.detach().clone().requires_grad_()
-    by = f"by the {'activation' if isinstance(function, Activation) else 'logits'}"
-    with torch.enable_grad():
+    name, by = function_name(function), f"by the {'activation' if isinstance(function, Activation) else 'logits'}"
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = read.detach().clone().requires_grad_()
         value = called(function, leaf)
         try:
             (gradient,) = torch.autograd.grad(value, leaf)

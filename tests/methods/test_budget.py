@@ -68,6 +68,8 @@ def test_what_costs_more_is_refused_with_both_numbers(prediction: Prediction) ->
     n = len(prediction)
     with pytest.raises(ValueError, match=r"at its cheapest it takes \d+ forwards, over the budget of 3"):
         within_budget(METHODS["arc_jsd"](source="token"), prediction, 3)
+    with pytest.raises(ValueError, match=r"at its cheapest it takes \d+ forwards, over the budget of 3"):
+        within_budget(METHODS["heta"](variant="win", window=4), prediction, 3)
     with pytest.raises(ValueError, match=r"samples=\d+ are too few"):
         within_budget(METHODS["kernel_shap"](), prediction, n)
 

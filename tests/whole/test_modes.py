@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from heta_lens import attribute
+from heta_lens import activation, attribute, causal
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -76,6 +76,34 @@ def test_a_mode_while_caching_changes_no_score_or_is_refused(kind: str, mode: st
         assert mode == "autocast to bfloat16" and "cache" in str(refusal) and "\n" not in str(refusal)  # noqa: PT017
     else:
         assert distance(found, expected) < 1e-12
+
+
+TARGETS = {
+    "function": lambda logits: logits[TARGET] - logits[9],
+    "activation": activation("blocks.0.hook_resid_post", index=1),
+}
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_whose_gradient_is_checked_first_have_the_same_scores(target: str, mode: str) -> None:
+    model = zoo.NEW["llama"]()
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+    expected = attribute(cache, TARGETS[target], tokens=ids, probes=2).scores
+    with MODES[mode]():
+        assert attribute(cache, TARGETS[target], tokens=ids, probes=2).scores.equal(expected)
+
+
+def test_results_are_read_whatever_the_default_device_is() -> None:
+    model = zoo.NEW["hooked"]()
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+    found = attribute(cache, TARGET, tokens=ids, probes=3, combine="geometric")
+    circuit = causal.components(cache, [2], TARGET, tokens=ids)
+    expected = repr(circuit), found.interval()[0].tolist(), found.without([0]).scores.tolist()
+    with torch.device("meta"):
+        assert (repr(circuit), found.interval()[0].tolist(), found.without([0]).scores.tolist()) == expected
 
 
 @pytest.mark.sample(quick=2, test=6)

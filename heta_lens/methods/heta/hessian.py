@@ -68,6 +68,7 @@ def hessian(rerun: Rerun, batches: Batches, *, checkpoint: bool = False) -> Hess
     """Return the Hessian of g by the rerun's states; with ``checkpoint``, keeping the graph of one block at a time."""
     layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.first_read + 1)
     if checkpoint and layers:
+        rerun.prompt.streams(layers)  # all in one run
         reruns = [rerun, *(replace(rerun, layer=layer) for layer in layers)]
         return BlockwiseHessian([each.states() for each in reruns], reruns, batches)
     return ExactHessian(*differentiate(rerun), batches)
@@ -212,7 +213,9 @@ def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], dir
         return values_of(function, copies[:, 0])
 
     refusal = FUNCTION.format(function_name(function)), TORCH
-    check_twice_differentiable(objective, logits[None], direction[None], True, Batches(4), refusal)
+    with torch.inference_mode(False), torch.enable_grad():
+        logits, direction = logits.clone(), direction.clone()
+        check_twice_differentiable(objective, logits[None], direction[None], True, Batches(4), refusal)
 
 
 def _check_graph(gradient: Tensor) -> None:

@@ -93,6 +93,13 @@ def test_scores_are_the_same(build: Any, options: dict[str, Any]) -> None:
     assert blockwise.options["checkpoint"] and blockwise.diagnostics["hvps"] == whole.diagnostics["hvps"]
 
 
+def test_the_states_that_enter_all_blocks_come_from_one_run() -> None:
+    model = zoo.bridge("gpt2", n_layers=6)
+    method = Heta(gamma=0, probes=1, checkpoint=True)
+    prediction = predict(model, zoo.prompt(model, 9), 7)
+    assert method(prediction).diagnostics["forwards"] <= method.work(prediction).forwards
+
+
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2"))
 def test_what_it_does_not_go_with_is_refused(build: Any) -> None:
     with pytest.raises(ValueError, match="does not go with variant='gn'"):
