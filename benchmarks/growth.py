@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 import heta_lens
 from benchmarks import long_study, pages
 from benchmarks.models import SMOLLM2
-from benchmarks.outcomes import Outcomes
+from benchmarks.outcomes import Key, Outcomes
 from benchmarks.pages import ROOT, Table, number, save_figure
 from heta_lens.data.suites import suite
 from heta_lens.methods.registry import method_of
@@ -102,10 +103,9 @@ def run(*settings: str) -> None:
 
 def measured(setting: str, length: int) -> dict[str, Any]:
     """Measure a cell that the cells before it promise within the limits, or return what they promise."""
-    known = [one for (name, _), one in OUTCOMES.read().items() if name == setting]
-    promised = predicted(known, length)
+    promised = promised_by(OUTCOMES.read(), setting, length)
     if promised["seconds"] > 60 * MINUTES or promised["bytes"] > GIB * 2**30:
-        return promised | {"estimated": True}
+        return {"estimated": True}
     command = [sys.executable, "-m", "benchmarks.growth", setting, str(length)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == -9:  # the machine ran out of memory
@@ -114,14 +114,24 @@ def measured(setting: str, length: int) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def predicted(known: list[dict[str, Any]], length: int) -> dict[str, Any]:
-    """Return the continuation of the last two lengths, on logarithmic scales."""
+def promised_by(outcomes: Mapping[Key, dict[str, Any]], setting: str, length: int) -> dict[str, Any]:
+    """Return what the measured cells of shorter prompts promise for a cell."""
+    known = [one for (name, _), one in outcomes.items() if name == setting and "estimated" not in one]
+    forward = outcomes.get((FORWARD, length), {})
+    if setting != FORWARD and not forward:
+        forward = promised_by(outcomes, FORWARD, length)
+    return predicted(known, length, forward.get("seconds"))
+
+
+def predicted(known: list[dict[str, Any]], length: int, forward: float | None = None) -> dict[str, Any]:
+    """Return the continuation of the last two lengths, on logarithmic scales: the time by ``forward`` passes."""
     if len(known) < 2:
         return {"seconds": 0.0, "forward": 0.0, "bytes": 0.0, "tokens": length}
     before, last = known[-2:]
     beyond = math.log(length / last["tokens"]) / math.log(last["tokens"] / before["tokens"])
     sizes = {name: last[name] * (last[name] / before[name]) ** beyond for name in ("seconds", "forward", "bytes")}
-    return {**sizes, "tokens": length}
+    seconds = sizes["seconds"] / sizes["forward"] * (forward or sizes["forward"])
+    return {**sizes, "seconds": seconds, "forward": forward or sizes["forward"], "tokens": length}
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -129,26 +139,36 @@ COLUMNS = ["method", *(f"{length:,} tokens" for length in LENGTHS)]
 
 
 def write() -> None:
+    save_figure(figure(cells()), ROOT / "docs" / "growth.webp")
+    pages.write("growth", tables())
+
+
+def cells() -> dict[str, list[dict[str, Any]]]:
+    """Return the cells of every setting; one that was not run is estimated from shorter prompts."""
     found = OUTCOMES.read()
-    missing = sum((setting, length) not in found for setting in SETTINGS for length in LENGTHS)
-    tables = [Table(title, COLUMNS, [], missing) for title in ("Time", "Memory")]
-    if not missing:
-        cells = {setting: [found[setting, length] for length in LENGTHS] for setting in SETTINGS}
-        tables = [
-            Table("Time", COLUMNS, [[setting, *map(time_of, own)] for setting, own in cells.items()]),
-            Table("Memory", COLUMNS, [[setting, *map(memory_of, own)] for setting, own in cells.items()]),
-        ]
-        save_figure(figure(cells), ROOT / "docs" / "growth.webp")
-    pages.write("growth", [*tables, *long_study.tables()])
+
+    def cell(setting: str, length: int) -> dict[str, Any]:
+        own = found.get((setting, length), {"estimated": True})
+        return {**promised_by(found, setting, length), **own} if own.keys() == {"estimated"} else own
+
+    return {setting: [cell(setting, length) for length in LENGTHS] for setting in SETTINGS}
+
+
+def tables() -> list[Table]:
+    rows = {of: [[name, *map(form, own)] for name, own in cells().items()] for of, form in FORMS.items()}
+    return [*(Table(of, COLUMNS, own) for of, own in rows.items()), *long_study.tables()]
 
 
 def time_of(cell: dict[str, Any]) -> str:
     seconds, forwards = number(cell["seconds"]), number(cell["seconds"] / cell["forward"])
-    return f"{seconds} s, {forwards} forwards{marked(cell)}"
+    return f"{seconds} s{marked(cell)}" if forwards == "1" else f"{seconds} s, {forwards} forwards{marked(cell)}"
 
 
 def memory_of(cell: dict[str, Any]) -> str:
     return f"{number(cell['bytes'] / 2**30)} GiB{marked(cell)}"
+
+
+FORMS: Mapping[str, Callable[[dict[str, Any]], str]] = {"Time": time_of, "Memory": memory_of}
 
 
 def marked(cell: dict[str, Any]) -> str:

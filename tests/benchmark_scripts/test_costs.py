@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import growth, long_study, memory, pages, throughput
+from benchmarks import growth, memory, pages, throughput
 from benchmarks.throughput import PROMPTS, Timing
 
 
@@ -14,6 +14,8 @@ def test_cells_continue_what_was_measured_and_no_line_leads_to_one_that_was_kill
     ]
     promised = growth.predicted(measured, 40)
     assert promised == pytest.approx({"seconds": 48, "forward": 1, "bytes": 2**30, "tokens": 40})
+    slower = growth.predicted(measured, 40, 2.0)  # the time grows with that of a forward pass of this length
+    assert (slower["seconds"], slower["forward"]) == pytest.approx((96, 2))
     cells = [*measured, promised | {"estimated": True}, promised | {"tokens": 80, "estimated": True, "killed": True}]
     assert [growth.time_of(cell) for cell in cells[1:]] == [
         "12 s, 12 forwards",
@@ -25,9 +27,9 @@ def test_cells_continue_what_was_measured_and_no_line_leads_to_one_that_was_kill
         assert lines == {"-": 20, ":": 40}
 
 
-def test_the_tables_of_long_prompts_are_those_of_the_stored_outcomes() -> None:
+def test_the_tables_of_growth_are_those_of_the_stored_outcomes() -> None:
     page = pages.PAGES["growth"].read_text(encoding="utf-8")
-    for table in long_study.tables():
+    for table in growth.tables():
         assert len(table.rows) > 3 and f"## {table.title}\n\n{table.text}" in page
 
 
