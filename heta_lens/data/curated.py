@@ -53,10 +53,7 @@ def _forms(text: str) -> list[str]:
 
 # -------------------------------------------------------------------------------------------------- released instances
 def released(
-    records: Iterable[Mapping[str, Any]],
-    *,
-    separator: str = " ",
-    cue: str | None = "Answer:",
+    records: Iterable[Mapping[str, Any]], *, separator: str = " ", cue: str | None = "Answer:"
 ) -> list[Instance]:
     """Read the paper's released instances, each once: nineteen of twenty in its file of 2,000 repeat another.
 

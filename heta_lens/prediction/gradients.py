@@ -30,20 +30,14 @@ Measure: TypeAlias = Callable[[Prediction, Float[Tensor, "vocab"]], Float[Tensor
 
 @torch.no_grad()
 def likelihood(
-    prediction: Prediction,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    start: int = 0,
+    prediction: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, start: int = 0
 ) -> Float[Tensor, "copy"]:
     """Compute the likelihood of the target in every copy, with given embeddings from ``start`` on."""
     return prediction.read(prediction.rerun(start).logits(states), scale)
 
 
 def values_and_gradients(
-    prediction: Prediction,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    start: int = 0,
+    prediction: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, start: int = 0
 ) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
     """Compute the likelihoods of the copies and the derivatives by the embeddings."""
     leaf = states.detach().clone().requires_grad_()

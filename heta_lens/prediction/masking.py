@@ -204,10 +204,7 @@ def random_sets(generator: np.random.Generator, length: int) -> Bool[Tensor, "su
 
 
 def set_drops(
-    prediction: Prediction,
-    mask: Mask,
-    sets: Bool[Tensor, "subset pos"],
-    batch: int | Literal["auto"],
+    prediction: Prediction, mask: Mask, sets: Bool[Tensor, "subset pos"], batch: int | Literal["auto"]
 ) -> Float[Tensor, "subset"]:
     """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
     batches = prediction.batches(batch)

@@ -39,7 +39,8 @@ MORE, LESS = "↑", "↓"  # better
 
 def write_report(folder: str | PathLike[str]) -> list[Path]:
     """Write the report of a folder into the folder, and return the files."""
-    return write_summary(summary(place := Path(folder).expanduser()), place)
+    folder = Path(folder).expanduser()
+    return write_summary(summary(folder), folder)
 
 
 def write_summary(results: Summary, folder: Path) -> list[Path]:

@@ -162,11 +162,7 @@ class Heta(HetaOptions, Method):
 
 
 def _scored(
-    method: Heta,
-    prediction: Prediction,
-    windows: Sequence[Window],
-    found: TokenEffects | None,
-    drop: float,
+    method: Heta, prediction: Prediction, windows: Sequence[Window], found: TokenEffects | None, drop: float
 ) -> Scores:
     """Compute the gate, estimate the curvature, and combine both with the information."""
     masked = None if found is None else found.effects
