@@ -14,7 +14,8 @@ from helpers import zoo
 from helpers.asking import cache_of, missing, refusal, relative
 from helpers.attributions import START, N, alone
 from helpers.attributions import alike as alike_within
-from heta_lens import Heta, attribute, attribute_span
+from heta_lens import Heta, activation, attribute, attribute_span
+from heta_lens._util.options import keywords
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")
 
@@ -101,6 +102,30 @@ def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) ->
     for step, expected in zip(span.steps, singles, strict=True):
         alike(step, expected)
     assert relative(span.matrix, bare.matrix) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["heta", "heta variant=ls layers=1", "causal_tracing"])
+def test_activations_of_a_span_are_explained_as_each_alone(method: str) -> None:
+    model = zoo.bridge("gpt2", n_layers=3)
+    ids = zoo.prompt(model, 9)
+    cache, (name, *options) = cache_of(model, ids), method.split()
+    how = {"tokens": ids, "method": name, **keywords(options)}
+    low, high = (activation(f"blocks.{layer}.hook_resid_post", index=1) for layer in (0, 2))
+    span = attribute_span(cache, 7, targets=[low, high], **how)
+    for step, target in zip(span.steps, (low, high), strict=True):
+        torch.testing.assert_close(step.scores, attribute(cache, target, position=len(step), **how).scores)
+
+
+@pytest.mark.parametrize("method", ["heta", "heta variant=ls layers=1"])
+def test_two_names_of_one_activation_have_the_same_scores(method: str) -> None:
+    model = zoo.bridge("gpt2", n_layers=3)
+    ids = zoo.prompt(model, 9)
+    name, *options = method.split()
+    after, before = (
+        attribute(cache_of(model, ids), activation(point, index=3), tokens=ids, method=name, **keywords(options))
+        for point in ("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre")
+    )
+    torch.testing.assert_close(after.scores, before.scores)
 
 
 def test_batches_that_reach_no_token_of_a_target_leave_the_target_out() -> None:

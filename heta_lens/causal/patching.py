@@ -100,9 +100,9 @@ def patch(
         raise ValueError(f"{counts}: patch between prompts of the same length")
     check_scale(clean.target, scale, "log_prob")
     if layers is None:  # of an activation, no block above is run
-        rows, names = rows[: clean.layers], names[: clean.layers]
-    if rows[-1] >= clean.layers:
-        raise ValueError(f"layer {rows[-1]} comes after the activation: choose from 0 to {clean.layers - 1}")
+        rows, names = rows[: clean.adapter.layers], names[: clean.adapter.layers]
+    if rows[-1] >= clean.adapter.layers:
+        raise ValueError(f"layer {rows[-1]} comes after the activation: choose from 0 to {clean.adapter.layers - 1}")
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running():
         activations, batches = noted(clean, names), corrupted.batches(batch)

@@ -12,13 +12,4 @@ from heta_lens.evaluation.runner import evaluate
 from heta_lens.evaluation.shards import Shard, merge
 from heta_lens.evaluation.workers import Workers
 
-__all__ = [
-    "Entry",
-    "Shard",
-    "Workers",
-    "ask",
-    "evaluate",
-    "figures",
-    "merge",
-    "write_report",
-]
+__all__ = ["Entry", "Shard", "Workers", "ask", "evaluate", "figures", "merge", "write_report"]

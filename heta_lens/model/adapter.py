@@ -100,6 +100,11 @@ class ModelAdapter:
         every = len(self.model.blocks)
         return max(_blocks_before(name, every) for name in self.reads) if self.reads else every
 
+    def blocks_attending(self, names: Iterable[str]) -> int:
+        """Return the number of blocks whose attention comes before one of these hook points, at least 1."""
+        every = len(self.model.blocks)
+        return max(1, *(_blocks_before(name, every) - bool(BEFORE_ATTENTION.search(name)) for name in names))
+
     @property
     def ends(self) -> list[int]:
         """The end tokens of a text or a turn."""
@@ -463,6 +468,9 @@ class ModelAdapter:
         for name in names:
             if name not in self.points or name.endswith(absent):
                 raise ValueError(f"this {type(self.model).__name__} has no {name}, where this would be put in")
+
+
+BEFORE_ATTENTION = re.compile(r"\.(ln1\..*|hook_(resid_pre|attn_in|[qkv]_input)|attn\.hook_(rot_)?[qkv])$")
 
 
 def _blocks_before(name: str, every: int) -> int:

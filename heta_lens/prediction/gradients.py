@@ -163,7 +163,7 @@ def _clean_run(predictions: Sequence[Prediction], rules: Rules, layer: int | Non
     """Run the longest context with a graph, from the embeddings or what enters a layer."""
     longest, lengths = predictions[-1], [*map(len, predictions)]
     hooks, leaf = rules(longest.adapter), longest.states(layer).clone().requires_grad_()
-    with longest.hooked(passed(hooks, range(layer or 0, longest.layers))):
+    with longest.hooked(passed(hooks, range(layer or 0, longest.adapter.layers))):
         logits = longest.rerun(layer=layer, read=[length - 1 for length in lengths]).logits(leaf[None])[0]
     return CleanRun(rules, hooks, leaf, dict(zip(lengths, logits, strict=True)))
 

@@ -27,6 +27,7 @@ from heta_lens.model.hooks import (
     pattern_name,
     put_where,
     queries_keys_names,
+    stream_name,
     values_name,
     values_names,
 )
@@ -43,7 +44,8 @@ Site: TypeAlias = Literal["resid_pre", "resid_post", "attn_out", "mlp_out", "hea
 def site_name(adapter: ModelAdapter, site: Site, layer: int) -> str:
     """Name the hook point of a kind of activation in a layer."""
     (attn_out, mlp_out), (queries, keys) = added_names(layer), queries_keys_names(layer)
-    streams = {"resid_pre": adapter.stream_name(layer), "resid_post": adapter.stream_name(layer + 1)}
+    after = layer + 1 if adapter.reads else adapter.layers  # an activation may be read where a block ends
+    streams = {"resid_pre": adapter.stream_name(layer), "resid_post": stream_name(layer + 1, after)}
     heads = {"head_out": head_outputs_name(layer), "head_q": queries, "head_k": keys, "head_v": values_name(layer)}
     return {**streams, "attn_out": attn_out, "mlp_out": mlp_out, **heads}[site]
 
