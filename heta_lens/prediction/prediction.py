@@ -186,8 +186,9 @@ class Prediction:
     @property
     def layers(self) -> int:
         """The number of blocks whose attention comes before the target."""
-        activation = isinstance(self.target, Activation)
-        return self.adapter.blocks_attending(self.target.hook_names) if activation else self.adapter.layers
+        if isinstance(self.target, Activation):
+            return self.adapter.blocks_attending(self.target.hook_names)
+        return self.adapter.layers
 
     @property
     def tokenizer(self) -> TokenizerWrapper:
