@@ -95,8 +95,9 @@ def test_targets_whose_gradient_is_checked_first_have_the_same_scores(target: st
         assert attribute(cache, TARGETS[target], tokens=ids, probes=2).scores.equal(expected)
 
 
-def test_results_are_read_whatever_the_default_device_is() -> None:
-    model = zoo.NEW["hooked"]()
+@pytest.mark.parametrize("kind", zoo.NEW)
+def test_results_are_read_whatever_the_default_device_is(kind: str) -> None:
+    model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)
     _, cache = model.run_with_cache(ids)
     found = attribute(cache, TARGET, tokens=ids, probes=3, combine="geometric")
