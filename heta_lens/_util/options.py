@@ -128,7 +128,7 @@ def from_end(number: Any, count: int) -> str:
 
 def check_token(name: str, token: int, size: int) -> None:
     """Refuse an id that is none of ``size`` tokens."""
-    if not 0 <= token < size:
+    if not (is_whole(token) and 0 <= token < size):
         raise ValueError(f"{name}={token} is not a token id of this model: ids go from 0 to {size - 1}")
 
 

@@ -529,6 +529,7 @@ def test_the_heads_of_a_route_are_patched_together(build: Callable[..., Any]) ->
         ({"seed": 1}, "seed=1 is for change='resample', not for change='zero'"),
         ({"change": [1, 2]}, f"change has 2 ids: give one for each of the 1 positions, or {N}"),
         ({"change": [10**9]}, "change=1000000000 is not a token id"),
+        ({"change": 2.5}, "change=2.5 is not a token id"),
         ({"positions": [N]}, f"position {N} is none of the {N} positions"),
         ({"positions": None}, "positions=None needs the ids of a counterfactual prompt"),
         ({"positions": [2, N - 1, 3, 4]}, "the last token is changed, and none after it"),
