@@ -34,7 +34,8 @@ SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "un
 @cache
 def vocabulary() -> dict[str, int]:
     """Return the id of every token: special tokens, punctuation, and words with a blank before them."""
-    shaped = {word for shape in recall.SHAPES for word in shape.split() if not word.startswith("{")}
+    shapes = (*recall.FACTS, *recall.SENTENCE_LOCATIONS, *recall.FILLERS, *recall.QUESTIONS[1], *recall.QUESTIONS[2])
+    shaped = {word for shape in (*shapes, recall.CLAIM) for word in shape.split() if not word.startswith("{")}
     listed = {word for words in recall.WORDS.values() for word in words}
     words = listed | shaped - {*PUNCTUATION} | {*TRUTH.values()}
     tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(words))]

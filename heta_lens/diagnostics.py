@@ -45,7 +45,6 @@ class Diagnostics(Mapping[str, Any]):
     unknown: Sequence[int] | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None
-    cache_mismatch: float | None = None
     checks: Mapping[str, Mapping[str, int]] | None = None
     cost: Cost = Cost()
     # The method
@@ -57,7 +56,6 @@ class Diagnostics(Mapping[str, Any]):
     sink_mass: float | None = None
     left_out: int | None = None
     share: Mapping[str, float] | None = None
-    parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None
     masked_together: Sequence[tuple[int, int, float]] | None = None  # spans of a search: start, stop, divergence
     probes: int | None = None

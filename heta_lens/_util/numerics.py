@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import ceil, floor
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -26,26 +26,22 @@ def tolerance(*dtypes: torch.dtype) -> float:
     return max(LEAST_TOLERANCE, max(map(torch.finfo, dtypes), key=attrgetter("eps")).eps ** 0.5)
 
 
-class Distance(NamedTuple):
-    """The largest difference relative to the largest entry, and the part allowed for rounding."""
+def distance(now: Tensor, then: Tensor, least: float = 0.0) -> tuple[float, float]:
+    """Return the largest difference over the largest entry, and how much rounding may take, at ``least`` so much.
 
-    relative: float
-    allowed: float
-
-
-def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
-    """Compare two tensors, with at ``least`` the given tolerance; -inf equals -inf only."""
+    -inf equals -inf only.
+    """
     allowed = max(tolerance(now.dtype, then.dtype), least)
     if now.shape != then.shape:
-        return Distance(torch.inf, allowed)
+        return torch.inf, allowed
     largest, off = float(then.abs().max()), float(differences(now, then).max())
     if largest < torch.inf and off < torch.inf:
-        return Distance(off / (largest or 1.0), allowed)
+        return off / (largest or 1.0), allowed
     here, there = now > -torch.inf, then > -torch.inf
     if not torch.equal(here, there.to(here.device)):
-        return Distance(torch.inf, allowed)
+        return torch.inf, allowed
     scale = float(then[there].abs().max()) or 1.0
-    return Distance(float(differences(now[here], then[there]).max()) / scale, allowed)
+    return float(differences(now[here], then[there]).max()) / scale, allowed
 
 
 def differences(now: Tensor, then: Tensor) -> Tensor:

@@ -163,8 +163,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if unused := self.unused_message():
-            warn(unused)
+        if unused := self.unused_options:
+            why = self.without_effect
+            warn("; ".join(f"{name}={brief(getattr(self, name))} has no effect with {why[name]}" for name in unused))
 
     @property
     def without_effect(self) -> Mapping[str, str]:
@@ -179,13 +180,6 @@ class Options:
             return ()
         given = chosen(self).items()
         return tuple(name for name, value in given if name in reasons and value is not None and value is not False)
-
-    def unused_message(self) -> str:
-        """Name every unused option and the reason, or return an empty text."""
-        reasons, texts = self.without_effect, []
-        for name in self.unused_options:
-            texts.append(f"{name}={brief(getattr(self, name))} has no effect with {reasons[name]}")
-        return "; ".join(texts)
 
 
 def check_options(options: Any) -> None:
@@ -281,14 +275,6 @@ def keywords(given: Iterable[str]) -> dict[str, Any]:
         with suppress(ValueError, SyntaxError, TypeError):  # unhashable, as in "{{}}"
             values[name] = literal_eval(value.title() if value in ("true", "false") else value)
     return values
-
-
-def written(options: Mapping[str, Any], method: str = "") -> str:
-    """Write a method or preset with its options as a call; without a method, HETA's options."""
-    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    if not method:
-        return given or "HETA with its defaults"
-    return f"{method}({given})" if given else method
 
 
 FORM = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")

@@ -71,7 +71,8 @@ def evaluate_suite(
     if scores:
         from heta_lens.evaluation.external_scores import external_methods
 
-        external = [method.apart_from(labels) for file in scores for method in external_methods(file)]
+        external = [method for file in scores for method in external_methods(file)]
+        external = [replace(one, label=f"{one.label} (scores)") if one.label in labels else one for one in external]
     options, load, distribution = choice.options(), loading.options(), workers.options()
     split, limit = choice.split, choice.limit
     if suite == "recall":

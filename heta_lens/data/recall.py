@@ -102,8 +102,6 @@ QUESTIONS = {
         "Question : Which room holds the {what} of {who} ? Answer : in the",
     ),
 }
-SHAPES = (*FACTS, *SENTENCE_LOCATIONS, *FILLERS, *QUESTIONS[1], *QUESTIONS[2], CLAIM)
-"""Shapes of the sentences that the demo model was trained on."""
 
 # More shapes in words that the demo model knows. The model was not trained on these shapes, but answers as well as on
 # its own: every shape was chosen by the answers on the dev split. A story has a single wording, so templates share no

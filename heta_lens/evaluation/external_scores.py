@@ -18,7 +18,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -182,10 +182,6 @@ class ExternalMethod:
     file: str
     digest: str
     rows: tuple[ExternalScores, ...] = field(repr=False)
-
-    def apart_from(self, labels: Collection[str]) -> "ExternalMethod":
-        """Return the method under a label that is not among ``labels``."""
-        return replace(self, label=f"{self.label} (scores)") if self.label in labels else self
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from heta_lens._util.work import EVERY
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.suites import Source, prompts
@@ -181,7 +182,6 @@ def attribute_dataset(
 
 
 # ------------------------------------------------------------------------------------------------------------- progress
-EVERY = 15.0  # seconds between two lines of progress
 POWER = 1.5  # of the length of a prompt, by which seconds grow
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeAlias
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object, written
+from heta_lens._util.options import check_choice, check_names, hint, is_object_name, named_object
 from heta_lens._util.presets import PRESETS, as_preset, method_and_options
 from heta_lens._util.python import plugins
 from heta_lens.attribution import Attribution
@@ -154,7 +154,10 @@ METHODS = MethodRegistry()
 def as_written(method: str, options: Mapping[str, Any]) -> str:
     """Write a preset or method with its options; HETA by its options alone."""
     name, options = as_preset(method, options)
-    return written(options, "" if name == "heta" else name)
+    given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    if name == "heta":
+        return given or "HETA with its defaults"
+    return f"{name}({given})" if given else name
 
 
 def preset(name: str, **changes: Any) -> Method:

@@ -67,7 +67,6 @@ def make_attribution(
         target_facts(prediction),
         prefix_reuse=prompt.reuse,
         user_hooks=len(prompt.user_hooks),
-        cache_mismatch=prompt.mismatch,
         unknown=[place for place, token in enumerate(ids) if token == tokenizer.unknown] or None,
     )
     checks = {name: dict(counts) for name, counts in {**prompt.checks, **(result.facts.checks or {})}.items()}

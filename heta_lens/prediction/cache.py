@@ -167,12 +167,11 @@ class CleanRun:
 
 
 class Replay(NamedTuple):
-    """Embeddings and logits of the cached prompt in another run, and the largest distance from the cache."""
+    """Embeddings and logits of the cached prompt in another run."""
 
     embeddings: Float[Tensor, "pos d"]
     logits: Float[Tensor, "read vocab"]
     user_hooks: tuple[Any, ...]
-    mismatch: float
     clean_run: CleanRun | None
 
 
@@ -187,11 +186,11 @@ def replay(
     whole = bool(user_hooks)  # all positions are unembedded, as the user's hooks expect
     graph = rules is not None and not whole and adapter.graph_fits(len(ids))
     hooks = rules(adapter) if rules is not None and graph else []
-    embeddings, mismatch = cached[EMBED], 0.0
+    embeddings = cached[EMBED]
     narrow = READ in cached.tensors and not hooks and not whole and adapter.can_narrow(read)
 
     def compare(name: str, activation: Tensor) -> Tensor | None:
-        nonlocal embeddings, mismatch
+        nonlocal embeddings
         now, then = activation[0].detach(), cached.tensors[name]
         if name == OUT:  # the rows that are read
             now, then = now[read] if whole else now, then[read]
@@ -206,7 +205,6 @@ def replay(
             now, then = now if len(now) == len(read) else now[read], then[read]
             off, allowed = distance(now, then, adapter.rounding)
             adapter.narrow[adapter.last_mlp[0]] = off <= allowed
-            mismatch = max(mismatch, off if off <= allowed else 0.0)
             return None
         if name == EMBED:
             exact = torch.promote_types(now.dtype, torch.float32)
@@ -220,7 +218,6 @@ def replay(
                 "on it, have changed since the cache was taken; or it was taken with an attention_mask, which "
                 "attribute_batch(cache, attention_mask=...) takes, or with pos_slice=; take it again"
             )
-        mismatch = max(mismatch, off)
         return embeddings[None].to(activation) if name == EMBED and graph else None
 
     watched = {name: partial(compare, name) for name in cached.tensors}
@@ -236,7 +233,7 @@ def replay(
     if rules is not None and graph:
         by_length = {position + 1: row for position, row in zip(read, logits, strict=True)}
         clean_run = CleanRun(rules, hooks, embeddings, by_length)
-    return Replay(embeddings.detach(), logits.detach(), user_hooks, mismatch, clean_run)
+    return Replay(embeddings.detach(), logits.detach(), user_hooks, clean_run)
 
 
 def check_embeddings(

@@ -68,7 +68,6 @@ class Prompt:
     embeddings: Float[Tensor, "pos d"]  # in float32 or better
     logits: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
-    mismatch: float  # largest relative difference between the cache and the check run
     clean_run: CleanRun | None = None  # the check run with its graph, until a gradient is taken
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
     chat: ChatPrompt | None = None  # the chat that the prompt begins with
@@ -109,7 +108,6 @@ class Prompt:
             replayed.embeddings[:end],
             logits=dict(zip(contexts, replayed.logits, strict=True)),
             user_hooks=replayed.user_hooks,
-            mismatch=replayed.mismatch,
             clean_run=replayed.clean_run,
             checks={"cache": counts},
             chat=tokens if isinstance(tokens, ChatPrompt) else None,
@@ -129,7 +127,6 @@ class Prompt:
             cached[EMBED].to(self.embeddings),
             logits={stop - start: logits},
             user_hooks=(),
-            mismatch=self.mismatch,
             checks=self.checks,
         )
 

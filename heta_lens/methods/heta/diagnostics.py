@@ -50,7 +50,6 @@ def score_facts(
         chosen={name: value for name, value in options.chosen.items() if name in titled},
         additivity_gap=abs(float(score.sum()) - whole_drop),
         note="; ".join(_notes(options, prediction, parts)) or None,
-        parts_correlation=parts.rank_correlation if product else None,
         share=None if product else term_shares(parts.terms(balance)),
         balanced=None if product else parts.score("sum"),
         cross_talk=curvature.cross_talk if curvature is not None and curvature.cross_talk.any() else None,

@@ -112,12 +112,10 @@ def window_gate(parts: Sequence[Float[Tensor, "part"]], spans: Sequence[range], 
     return gate / gate.sum()
 
 
-def edge_gap(
-    scores: Float[Tensor, "pos"], windowed: Float[Tensor, "pos"], spans: Sequence[range], reach: int = 16
-) -> float:
-    """Measure how much of the score windows move, of the tokens within ``reach`` of an edge between two spans."""
+def edge_gap(scores: Float[Tensor, "pos"], windowed: Float[Tensor, "pos"], spans: Sequence[range]) -> float:
+    """Measure how much of the score windows move, of the tokens within 16 of an edge between two spans."""
     length = len(scores)
     edges = torch.tensor([edge for span in spans for edge in (span.start, span.stop) if 0 < edge < length])
-    near = ((torch.arange(length)[:, None] + 0.5 - edges).abs() <= reach).any(1)
+    near = ((torch.arange(length)[:, None] + 0.5 - edges).abs() <= 16).any(1)
     gap = (scores / scores.sum() - windowed / windowed.sum()).abs()
     return float(gap[near.to(gap.device)].sum()) / 2
