@@ -165,7 +165,9 @@ def time_of(cell: dict[str, Any]) -> str:
 
 
 def memory_of(cell: dict[str, Any]) -> str:
-    return f"{number(cell['bytes'] / 2**30)} GiB{marked(cell)}"
+    if "estimated" in cell:  # memory depends on what fits, so shorter prompts tell little
+        return "out of memory" if "killed" in cell else "–"
+    return f"{number(cell['bytes'] / 2**30)} GiB"
 
 
 FORMS: Mapping[str, Callable[[dict[str, Any]], str]] = {"Time": time_of, "Memory": memory_of}
@@ -179,7 +181,7 @@ SHOWN = ("`fast`", "`flash_trace`", "`leave_one_out`, 64 runs", "`context_cite`"
 
 
 def figure(cells: dict[str, list[dict[str, Any]]]) -> Any:
-    """Draw time and memory over the length; what is estimated is dotted."""
+    """Draw time and memory over the length; time that is estimated is dotted."""
     drawn, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for axis, (of, unit, title) in zip(
         axes, [("seconds", 60, "minutes of one core"), ("bytes", 2**30, "GiB beyond the model")], strict=True
@@ -188,7 +190,8 @@ def figure(cells: dict[str, list[dict[str, Any]]]) -> Any:
             points = [(cell["tokens"], cell[of] / unit) for cell in own if "killed" not in cell]
             real = sum("estimated" not in cell for cell in own)
             axis.plot(*zip(*points[:real], strict=True), "o-", color=f"C{place}", label=setting.replace("`", ""))
-            axis.plot(*zip(*points[max(real - 1, 0) :], strict=True), ":", color=f"C{place}")
+            if of == "seconds":
+                axis.plot(*zip(*points[max(real - 1, 0) :], strict=True), ":", color=f"C{place}")
         axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
         axis.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
         axis.minorticks_off()

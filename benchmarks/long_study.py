@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-from benchmarks.long_prompts import FACTS, KINDS, answered
+from benchmarks.long_prompts import KINDS, answered
 from benchmarks.models import SMOLLM2
 from benchmarks.outcomes import Outcomes
 from benchmarks.pages import Table, written
@@ -49,7 +49,6 @@ class Arm(NamedTuple):
     """prompts whose tokens are also masked one by one"""
     sentences: int
     """prompts of whose sentences methods are measured"""
-    kinds: tuple[str, ...] = KINDS
     model: str = SMOLLM2.name
 
 
@@ -58,15 +57,13 @@ ARMS = {
     "500 tokens": Arm(500, 42, 0.25, searched=42, exact=42, sentences=0),
     "1,000 tokens": Arm(1_000, 12, 0.11, searched=12, exact=2, sentences=12),
     "1,000 tokens, Gemma": Arm(1_000, 6, 0.11, searched=6, exact=0, sentences=0, model=GEMMA),
-    # SmolLM2 answers no question about a paragraph at this length.
-    "4,000 tokens": Arm(4_000, 6, 0.016, searched=3, exact=0, sentences=0, kinds=(*FACTS["test"],)),
 }
 
 
 def keys() -> Iterator[tuple[str, str, int]]:
     for name, arm in ARMS.items():
         for place in range(arm.prompts):
-            yield name, arm.kinds[place % len(arm.kinds)], place // len(arm.kinds)
+            yield name, KINDS[place % len(KINDS)], place // len(KINDS)
 
 
 @cache
@@ -93,7 +90,7 @@ def measured(name: str, kind: str, number: int) -> dict[str, Any]:
     arm = ARMS[name]
     instance, prediction = next(prompt for at, prompt in asked(name, kind) if at == number)
     places = {part: evidence_positions(instance, prediction, part) for part in ("eligible", "gold", "support")}
-    place = number * len(arm.kinds) + arm.kinds.index(kind)
+    place = number * len(KINDS) + KINDS.index(kind)
     scores, seconds = dict[str, Tensor](), dict[str, float]()
     for method in (*METHODS, *(OF_SENTENCES if place < arm.sentences else ())):
         begun = process_time()

@@ -22,9 +22,10 @@ def test_cells_continue_what_was_measured_and_no_line_leads_to_one_that_was_kill
         "48 s, 48 forwards (estimated)",
         "48 s, 48 forwards (out of memory)",
     ]
-    for axis in growth.figure(dict.fromkeys(growth.SHOWN, cells)).axes:
-        lines = {line.get_linestyle(): max(line.get_xdata()) for line in axis.get_lines()}
-        assert lines == {"-": 20, ":": 40}
+    assert [growth.memory_of(cell) for cell in cells[1:]] == ["1 GiB", "–", "out of memory"]
+    seconds, size = growth.figure(dict.fromkeys(growth.SHOWN, cells)).axes
+    for axis, expected in ((seconds, {"-": 20, ":": 40}), (size, {"-": 20})):
+        assert {line.get_linestyle(): max(line.get_xdata()) for line in axis.get_lines()} == expected
 
 
 def test_the_tables_of_growth_are_those_of_the_stored_outcomes() -> None:
