@@ -1,15 +1,17 @@
 """Methods of gradients at the prompt: input × gradient, gradient norm, SmoothGrad, Grad-CAM and Jacobian Scopes."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Float, Int
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
@@ -32,6 +34,7 @@ from heta_lens.prediction.target import exact
 Hooks: TypeAlias = list[tuple[str, Hook]]
 TOGETHER = 64  # directions that are passed through the unembedding at once
 STATES = 4096  # of a context, for all these directions: each has a gradient at every position
+SPARSE = 32  # products that the Lanczos method takes for an eigenvector, at most
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -226,7 +229,7 @@ class JacobianScope(WithCheckpoint):
     name: ClassVar = "jacobian_scope"
     paper: ClassVar = "Liu et al., Jacobian Scopes: token-level causal attributions in LLMs, 2026, arXiv:2601.16407"
     family: ClassVar = "gradient"
-    cost: ClassVar = "F + rank · B, and an eigendecomposition as wide as the model; temperature: F + B"
+    cost: ClassVar = "F + rank · B, and the eigenvectors of a matrix as wide as the model; temperature: F + B"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
 
@@ -273,11 +276,25 @@ class JacobianScope(WithCheckpoint):
         y = run.y.detach()
         if self.scope == "temperature":
             return torch.ones_like(y[:1]), (y / y.norm())[None]
-        at_once = min(TOGETHER, max(1, STATES // len(run.leaf)))
-        values, vectors = torch.linalg.eigh(fisher(run.logits, run.y, at_once))
+        products, width = fisher(run.logits, run.y), len(y)
+        start = np.random.default_rng(0).standard_normal(width)
+
+        def product(direction: Any) -> Any:
+            same = torch.tensor(direction, dtype=y.dtype, device=y.device).expand(4, -1)
+            return exact(products(same)[0]).numpy(force=True)  # of fewer rows, MKL adds up a vocabulary less exactly
+
+        if self.rank and SPARSE * self.rank < width and product(start).any():  # ARPACK refuses a matrix of zeros
+            matrix: Any = LinearOperator((width, width), product, dtype=start.dtype)  # type: ignore[call-arg]
+            values, vectors = map(torch.from_numpy, eigsh(matrix, self.rank, v0=start))
+        else:
+            at_once = min(TOGETHER, max(1, STATES // len(run.leaf)))
+            every = torch.eye(width, dtype=y.dtype, device=y.device).split(at_once)
+            matrix = exact(torch.cat([products(chunk) for chunk in every]))
+            values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
         significant = values > values.abs().max() * torch.finfo(values.dtype).eps * len(values)
         strongest = values.masked_fill(~significant, 0).flip(0)[: self.rank]
         kept = strongest > 0
+        kept[0] = True  # even for a certain prediction, which nothing moves
         return strongest[kept].to(y), vectors.T.flip(0)[: self.rank][kept].to(y)
 
 
@@ -304,19 +321,17 @@ def differentiable(prediction: Prediction, layer: int | None = None) -> Iterator
         yield Run(leaf, read[0], logits)
 
 
-def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"], at_once: int) -> Float[Tensor, "d d"]:
-    """Compute the Fisher information of the prediction P about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
+def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Callable[[Tensor], Tensor]:
+    """Return products with the Fisher information of the prediction P about y, the mean of ``∇ log P_v ∇ log P_vᵀ``."""
     p = exact(logits.detach()).softmax(-1)
     seed = torch.zeros_like(logits, requires_grad=True)
     (back,) = torch.autograd.grad(logits, y, seed, create_graph=True)  # linear in the seed, so that it can be turned
 
-    def columns(directions: Float[Tensor, "direction d"]) -> Float[Tensor, "direction d"]:
+    def products(directions: Float[Tensor, "direction d"]) -> Float[Tensor, "direction d"]:
         (moved,) = torch.autograd.grad(back, seed, directions, retain_graph=True, is_grads_batched=True)
         centred = moved - (exact(moved) @ p)[:, None].to(moved)
         weighted = (p.to(moved) * centred).to(logits)
         (rows,) = torch.autograd.grad(logits, y, weighted, retain_graph=True, is_grads_batched=True)
         return rows
 
-    every = torch.eye(len(y), dtype=y.dtype, device=y.device)
-    matrix = exact(torch.cat([columns(chunk) for chunk in every.split(at_once)]))
-    return (matrix + matrix.T) / 2
+    return products

@@ -122,6 +122,29 @@ def test_all_of_fisher_is_the_mean_square_of_every_log_probabilitys_gradient(bui
     assert relative(scope_scores(build(), rank=None), squares) < 1e-6
 
 
+@pytest.mark.parametrize("width", [8, 72])  # a wide matrix is not written out
+@pytest.mark.parametrize("rank", [1, 2])
+def test_the_largest_eigenvectors_of_fisher_count(width: int, rank: int) -> None:
+    model = zoo.bridge("llama", d_model=width)
+    leaf, values = log_probs(model)
+    by_value = torch.stack([torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in values])
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    with prediction.running(), differentiable(prediction) as run:
+        logits = run.logits.log_softmax(-1)
+        by_y = torch.stack([torch.autograd.grad(value, run.y, retain_graph=True)[0] for value in logits])
+    weighted = values.detach().exp()[:, None] * by_y
+    strengths, vectors = torch.linalg.eigh(weighted.T @ by_y)
+    directions = (weighted @ vectors[:, -rank:]) / strengths[-rank:]  # those of y, as sums of log-probabilities
+    squares = torch.einsum("vr,vpd->rpd", directions, by_value).square().sum(-1)
+    assert relative(scope_scores(model, rank=rank), strengths[-rank:] @ squares) < 1e-6
+
+
+def test_a_certain_prediction_has_no_scope() -> None:
+    model = zoo.bridge.__wrapped__("llama", d_model=72)
+    model.unembed.hook_out.add_hook(lambda logits, hook: logits * 1e6)  # noqa: ARG005
+    assert not scope_scores(model).any()
+
+
 @FAMILIES
 def test_temperature_is_the_gradient_of_the_length_of_what_is_read(build: Any) -> None:
     prediction = predict(build(), zoo.prompt(build(), N), TARGET)
