@@ -162,15 +162,18 @@ BUDGET = ["method", "prompts of", "runs a token", "prompts", "same first token",
 
 
 def found(by_arm: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
-    """Yield, by method, the share of prompts whose first token is evidence, and the reciprocal rank; best first."""
+    """Yield, by method, the share of prompts whose first token is evidence, and the reciprocal rank; best first.
+
+    The number of prompts stands behind them where some lack the method.
+    """
     rows = dict[str, list[np.ndarray]]()
     for name in dict.fromkeys(name for own in by_arm.values() for one in own for name in one["ranks"]):
         rows[name] = [ranks([one for one in own if name in one["ranks"]], name) for own in by_arm.values()]
+    every = [*map(len, by_arm.values())]
     for name, cells in sorted(rows.items(), key=lambda row: -row[1][0].mean()):
-        yield [
-            f"`{name}`",
-            *(f"{(own == 1).mean():.2f}; {written(mean_of(own))}" if len(own) else "–" for own in cells),
-        ]
+        texts = [f"{(own == 1).mean():.2f}; {written(mean_of(own))}" if len(own) else "–" for own in cells]
+        few = [f" ({len(own)})" * (0 < len(own) < n) for own, n in zip(cells, every, strict=True)]
+        yield [f"`{name}`", *map("".join, zip(texts, few, strict=True))]
 
 
 def budgets(by_arm: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:

@@ -140,12 +140,15 @@ class SpanAttribution(Result):
 
 
 def _masked_together(steps: Sequence[Attribution]) -> Sequence[tuple[int, int, float]] | None:
-    """Return the spans of a search before the first target, and how far they move a target at most."""
+    """Return the spans before the first target that some search left, and how far they move a target at most."""
     searches = [step.diagnostics.masked_together for step in steps]
-    moves = [{start: moved for start, _, moved in search or ()} for search in searches]
-    within, together = range(len(steps[0])), searches[-1]
-    spans = [(start, min(stop, within.stop)) for start, stop, _ in together or () if start in within]
-    return together and [(start, stop, max(own.get(start, 0) for own in moves)) for start, stop in spans]
+    if searches.count(None) == len(searches):
+        return None
+    within, together = len(steps[0]), list[tuple[int, int, float]]()
+    for start, stop, moved in sorted(span for search in searches for span in search or () if span[0] < within):
+        first, last, most = together.pop() if together and start < together[-1][1] else (start, stop, moved)
+        together.append((first, min(max(last, stop), within), max(most, moved)))
+    return together
 
 
 class Hops(NamedTuple):

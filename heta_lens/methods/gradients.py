@@ -51,6 +51,9 @@ class WithCheckpoint(Method):
         if self.checkpoint and (why := prediction.prompt.why_not_alone()):
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {why}: leave it out")
 
+    def clean_runs(self, prediction: Prediction) -> int:
+        return 3 if prediction.holds_one_block(self.checkpoint) else 1
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CleanGradient(WithCheckpoint):
@@ -70,8 +73,8 @@ class CleanGradient(WithCheckpoint):
     def shorter(self, predictions: Sequence[Prediction]) -> str:  # noqa: ARG002
         return ""
 
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=3 if self.checkpoint else 1, backwards=1)
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=self.clean_runs(prediction), backwards=1)
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         return [[*predictions]]
@@ -199,8 +202,8 @@ class GradCam(WithScale, WithLayer, WithCheckpoint):
     signed: ClassVar = False
     adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"
 
-    def work(self, prediction: Prediction) -> Work:  # noqa: ARG002
-        return Work(forwards=2, backwards=1)
+    def work(self, prediction: Prediction) -> Work:
+        return Work(forwards=1 + self.clean_runs(prediction), backwards=1)
 
     def explain(self, prediction: Prediction) -> Scores:
         layer = prediction.layers // 2 if self.layer is None else self.layer
@@ -250,7 +253,7 @@ class JacobianScope(WithCheckpoint):
     def work(self, prediction: Prediction) -> Work:
         width = prediction.embeddings.shape[1]
         most = 1 if self.scope == "temperature" else min(self.rank or width, width)
-        return Work(forwards=1, backwards=most)
+        return Work(forwards=self.clean_runs(prediction), backwards=most)
 
     def states_held(self, tokens: int) -> int:  # noqa: ARG002
         return 4 * STATES if self.scope == "fisher" else 0

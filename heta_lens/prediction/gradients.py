@@ -104,8 +104,8 @@ def clean_gradients(
     longest, run = predictions[-1], None if layer else _checks_run(predictions, rules)
     # A graph that is held already takes memory, and is used first.
     by_block, top = run is None and longest.holds_one_block(checkpoint), longest.adapter.first_read
-    if run is None and not layer:
-        longest.check_graph_fits(checkpoint=by_block)
+    if run is None:
+        longest.check_graph_fits(first=layer or 0, checkpoint=by_block)
     below = block_reruns(longest, range(layer or 0, top + 1))[:-1] if by_block else []
     run = run or _clean_run(predictions, rules, top if below else layer)
     values = torch.stack([measure(prediction, run.logits.pop(len(prediction))) for prediction in predictions])

@@ -213,10 +213,14 @@ class Prediction:
             return wanted
         return not self.adapter.graph_fits(len(self)) and not self.prompt.why_not_alone()
 
-    def check_graph_fits(self, queries: int | None = None, **how: bool) -> None:
-        """Refuse a gradient of a run of ``queries`` positions (by default, of the context) that memory cannot hold."""
+    def check_graph_fits(self, queries: int | None = None, *, first: int = 0, **how: bool) -> None:
+        """Refuse a gradient of a run of ``queries`` positions (by default, of the context) that memory cannot hold.
+
+        The run begins at the block ``first``.
+        """
         adapter, length = self.adapter, len(self)
-        check_graph_fits(adapter.sizes, queries or length, length, available(adapter.device), **how)
+        sizes = adapter.sizes._replace(layers=adapter.sizes.layers - first)
+        check_graph_fits(sizes, queries or length, length, available(adapter.device), **how)
 
     def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Group positions whose runs should share a start; one group where a later start saves nothing."""

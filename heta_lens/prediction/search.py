@@ -55,7 +55,7 @@ def effects_of_tokens(
     larger than rounding are 0, of spans as well.
     """
     longest = predictions[-1]
-    if forwards is None or forwards >= len(longest):
+    if forwards is None or (forwards >= len(longest) and longest.prompt.chat is None):
         every = masked_effects(predictions, mask, divergence, batches=batches, floor=floor)
         rows = zip(predictions, *every, strict=True)
         return [TokenEffects(MaskedEffects(*(own[: len(one)] for own in rest)), None) for one, *rest in rows]
@@ -66,11 +66,13 @@ def effects_of_tokens(
         effects = masked_effects(predictions, mask, divergence, batches=batches, parts=parts)
         found.update(zip(parts, torch.stack(effects).unbind(-1), strict=True))
 
-    def priority(part: range) -> float:
-        return float(found[part].abs().max()) / len(part) ** 0.5
+    def priority(part: range) -> tuple[bool, float]:  # the prompt first, and then what was written before later targets
+        return part.start < len(predictions[0]), float(found[part].abs().max()) / len(part) ** 0.5
 
-    nothing = range(0)  # whose effect is rounding
-    measure([nothing] * floor + first_spans(longest, int(FIRST * forwards)))
+    nothing, first = range(0), first_spans(longest, int(FIRST * forwards))  # masking nothing shows the rounding
+    if sum(map(len, first)) + floor <= forwards:  # of a chat, without its template
+        first = [range(place, place + 1) for part in first for place in part]
+    measure([nothing] * floor + first)
     left = forwards - len(found)
     rounding = found.pop(nothing).abs() if floor else None
     while left > 1 and (whole := sorted((part for part in found if len(part) > 1), key=priority, reverse=True)):
@@ -106,13 +108,16 @@ def pieces(part: range, most: int) -> list[range]:
 def first_spans(prediction: Prediction, most: int) -> list[range]:
     """Return the sentences and lines of a context as spans of positions, joined to ``most`` spans if possible.
 
-    Special tokens stand alone, no span goes beyond a chat's message, and a chat template's tokens are in no span.
+    Special tokens stand alone, no span goes beyond a chat's message, and a chat template's tokens are in no span. A
+    text that is one sentence is divided into equal pieces.
     """
     (text, offsets), chat, length = prediction.located, prediction.prompt.chat, len(prediction)
     special = np.array(prediction.tokenizer.special(prediction.ids.tolist()))
     messages = np.zeros(length, dtype=int) if chat is None else np.array(chat.owners[:length])
     apart = np.where(special & (messages >= 0), length + np.arange(length), messages)
-    ends = sentences(text) or [(0, len(text))]
+    ends = sentences(text)
+    if len(ends) < 2:
+        ends = [*pairwise(np.linspace(0, len(text), max(1, most) + 1, dtype=int).tolist())]
     owners = members(text, offsets, ends, np.zeros(length, dtype=bool)).argmax(0)
     changes = np.flatnonzero((np.diff(apart) != 0) | (np.diff(owners) != 0)) + 1
     spans = [range(*ends) for ends in pairwise([0, *changes.tolist(), length]) if apart[ends[0]] >= 0]

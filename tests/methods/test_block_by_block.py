@@ -1,5 +1,6 @@
 """Gradients that hold one block's graph at a time: the scores of the whole graph, and less memory."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import explain, relative
-from heta_lens._util.work import Allocations
+from heta_lens._util.work import Allocations, counting
+from heta_lens.methods.registry import method_of
 from heta_lens.model import adapter as adapter_module
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction import prediction as prediction_module
@@ -120,6 +122,31 @@ def test_half_precision_stays_within_its_rounding() -> None:
     ids = zoo.prompt(model, N)
     one, other = (explain(model, ids, TARGET, method="attn_lrp", checkpoint=own) for own in (False, True))
     assert relative(other.scores, one.scores) < 0.05
+
+
+@pytest.mark.usefixtures("short_of_memory")
+@pytest.mark.parametrize("method", ["careful", "gradient_norm", "grad_cam"])
+def test_a_graph_is_refused_before_any_run(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("llama", n_layers=8)
+    ids = zoo.prompt(model, N)
+    monkeypatch.setattr(prediction_module, "available", lambda _: 2**10)
+    with model.hooks([("blocks.0.hook_attn_out", louder)]):  # so that blocks cannot run alone
+        cache = model.run_with_cache(ids)[1]
+        prediction, counts = Prediction.from_cache(cache, TARGET, tokens=ids), Counter[str]()
+        with pytest.raises(ValueError, match="one block's graph"), counting(counts):
+            method_of(method, {"progress": False})(prediction)
+    assert counts["forwards"] <= 1  # of Grad-CAM's states
+
+
+@pytest.mark.usefixtures("short_of_memory")
+@pytest.mark.parametrize("method", ["gradient_norm", "grad_cam", "jacobian_scope"])
+def test_the_runs_of_blocks_are_counted_before_they_are_made(method: str) -> None:
+    model = zoo.bridge("llama", n_layers=8)
+    ids = zoo.prompt(model, N)
+    cache = model.run_with_cache(ids)[1]
+    expected = heta_lens.estimate(cache, tokens=ids, target=TARGET, method=method)
+    found = heta_lens.attribute(cache, TARGET, tokens=ids, method=method).diagnostics.cost
+    assert (expected.forwards, expected.backwards) == (found.forwards, found.backwards) and found.forwards >= 3
 
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "smooth_grad", "heta"])

@@ -111,6 +111,23 @@ def test_one_search_serves_a_span() -> None:
             assert float(step.scores[start:stop].sum()) == pytest.approx(of(start, stop)[1], rel=1e-5, abs=1e-7)
 
 
+def test_a_span_says_what_was_measured_alone_for_every_target() -> None:
+    model = zoo.bridge("llama")
+    ids, options = zoo.prompt(model, N), {"method": "leave_one_out", "mask": "mean", "forwards": N - 3}
+    found = heta_lens.attribute_span(cache_of(model, ids), N - 3, tokens=ids, **options)
+    searched = [step.diagnostics.masked_together is not None for step in found.steps]
+    assert searched == [False, True, True]  # the first context is no longer than the budget
+    alone = torch.stack([step.measured[: N - 3] for step in found.steps]).all(0)
+    assert torch.equal(found.summed.measured, alone) and not alone.all()
+
+
+def test_the_runs_of_a_span_go_to_the_prompt_before_the_answer() -> None:
+    model = zoo.bridge("llama")
+    ids, options = zoo.prompt(model, N), {"method": "leave_one_out", "forwards": 18}
+    found = heta_lens.attribute_span(cache_of(model, ids), N // 3, tokens=ids, **options)
+    assert found.summed.measured.all() and not found.steps[-1].measured.all()
+
+
 def test_exact_effects_on_a_span_share_their_runs() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
@@ -138,6 +155,9 @@ def test_spans_are_sentences_and_lines_and_are_joined_where_few_are_wanted() -> 
     assert [place for span in first_spans(asked, 3) for place in span] == [*range(len(asked))]
     bare = predict(model, model.to_tokens(text, prepend_bos=False))
     assert [*map(len, first_spans(bare, 1))] == [len(bare)] and len(first_spans(bare, 3)) in (2, 3)
+    one = predict(model, model.to_tokens(text.replace(".", "").replace("?", ""), prepend_bos=False))
+    lengths = [*map(len, first_spans(one, 4))]
+    assert len(lengths) == 4 and max(lengths) <= min(lengths) + 2  # equal pieces of the text
 
 
 @pytest.mark.parametrize("name", chats.FAMILIES)
@@ -151,6 +171,12 @@ def test_a_chats_template_is_kept_and_no_span_leaves_a_message(name: str) -> Non
     assert all(len({chat.owners[place] for place in span}) == 1 for span in spans)
     found = heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) + 8)
     assert not found.scores[chat.template].any() and not found.measured[chat.template].any()
+    exact = heta_lens.attribute(cache, tokens=chat, method="leave_one_out")
+    own = int((~chat.template).sum())
+    for runs in (own, len(asked) + 1):  # enough for every token but the template's
+        whole = heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=runs)
+        assert torch.equal(whole.measured, ~chat.template) and whole.diagnostics.cost.forwards == own
+        assert relative(whole.scores, exact.scores * ~chat.template) < 1e-5
     with pytest.raises(ValueError, match=f"forwards={len(spans) - 1} .* give {len(spans)} or more"):
         heta_lens.attribute(cache, tokens=chat, method="leave_one_out", forwards=len(spans) - 1)
 

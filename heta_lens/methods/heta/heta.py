@@ -145,6 +145,8 @@ class Heta(HetaOptions, Method):
             if self.probed and windows[-1][0].layer is None:
                 run = longest_run(windows[-1])
                 windows[-1][0].prediction.check_graph_fits(run, checkpoint=self.checkpoint, twice=True)
+            elif self.rules and predictions[-1].prompt.clean_run is None:  # a gradient after the masked forwards
+                predictions[-1].check_graph_fits(checkpoint=predictions[-1].holds_one_block(None))
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask)
             effects = _masked_effects(self, predictions, windows[-1])
