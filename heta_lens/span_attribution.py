@@ -140,7 +140,7 @@ class SpanAttribution(Result):
 
 
 def _masked_together(steps: Sequence[Attribution]) -> Sequence[tuple[int, int, float]] | None:
-    """Return the spans before the first target that some search left, and how far they move a target at most."""
+    """Return the undivided spans before the first target, and the largest move of a target by each span."""
     searches = [step.diagnostics.masked_together for step in steps]
     if searches.count(None) == len(searches):
         return None

@@ -332,7 +332,7 @@ def split_by_source(pair: Pair, found: Int[Tensor, "found 3"]) -> Float[Tensor, 
 def attended(
     pair: Pair, heads: Sequence[Sequence[int]], embeddings: Float[Tensor, "pos d"]
 ) -> tuple[Float[Tensor, "head source"], Float[Tensor, "head source d_head"]]:
-    """Return the patterns of heads at their positions, and the values that they read, which are their group's."""
+    """Return the patterns of heads at given positions, and the values of the heads' groups."""
     n, numbered = len(embeddings), [*enumerate(heads)]
     patterns, values = embeddings.new_zeros(len(heads), n), list[Any](heads)
 
