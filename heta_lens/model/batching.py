@@ -169,10 +169,10 @@ def check_graph_fits(
     size = partial(sizes.graph if twice else sizes.gradient, checkpoint=checkpoint)
     if (needed := size(queries, keys)) > free:
         fitting = bisect_right(range(1, keys), free, key=lambda n: size(n, n))
+        way = "; without hooks on the model, fast, gradient_norm and the like hold one block's graph at a time, and so "
         raise ValueError(
             f"the gradient of {keys:,} tokens takes about {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free: "
-            f"up to {fitting:,} tokens fit; fast, gradient_norm and the like hold one block's graph at a time, if no "
-            "hooks are on the model, and so does HETA with checkpoint=True"
+            f"up to {fitting:,} tokens fit" + f"{way}does HETA with checkpoint=True" * (not checkpoint)
         )
 
 
