@@ -184,7 +184,7 @@ def _likelihood(attribution: Attribution) -> str:
 
 
 def _other_spelling(attribution: Attribution) -> str:
-    """Name the target with its leading space toggled, if that is a candidate, and ten times as likely."""
+    """Name the target with the leading space added or removed, if that is a candidate, and ten times as likely."""
     known, text = attribution.diagnostics, attribution.target_text
     if not isinstance(text, str) or not isinstance(known.target_log_prob, float):
         return ""
