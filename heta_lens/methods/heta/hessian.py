@@ -151,7 +151,7 @@ class BlockwiseHessian(HessianOperator):
 def _pulled(
     rerun: Rerun, states: Float[Tensor, "pos d"], weights: Float[Tensor, "pos d"]
 ) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
-    """Return the states that enter a block as variables, those that leave it, and ``Jᵀ w`` with its graph."""
+    """Return the input of a block as a variable, its output, and ``Jᵀ w`` with its graph."""
     leaf = states.clone().requires_grad_()
     left = rerun.through_block(leaf)
     return leaf, left, torch.autograd.grad(left, leaf, weights, create_graph=True)[0]
