@@ -25,7 +25,8 @@ SYSTEMS = ["truecolor", "256", "standard", None]
 def shown(made: Attribution, system: str | None, width: int = 100, **options: object) -> str:
     """As a terminal with these colours shows it, special tokens included."""
     options = {"special": True, **options}
-    Style.parse.cache_clear()  # a style keeps the codes of the first terminal that it is written to
+    Style.parse.cache_clear()  # a style keeps the codes of the first terminal that it is written to,
+    Style._add.cache_clear()  # as does a style added to another
     console = Console(file=StringIO(), force_terminal=True, color_system=system, width=width)  # type: ignore[arg-type]
     console.print(plots.terminal(made, **options))  # type: ignore[arg-type]
     return console.file.getvalue()  # type: ignore[attr-defined]
