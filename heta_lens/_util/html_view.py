@@ -56,6 +56,7 @@ class View:
             '<meta name="viewport" content="width=device-width">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escape(self.title)}</title>",
+            "<style>body { background: canvas; color: canvastext }</style>",
         ]
         return "\n".join(["<!doctype html>", '<html lang="en">', *head, self.fragment, ""])
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import groupby
 
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import ColouredScores, Shade, percent, shade_of, share_note, tint
+from heta_lens.plots.scales import ColouredScores, Shade, percent_of, shade_of, share_note, tint
 from heta_lens.plots.titles_and_notes import headline, in_vain, kicker, predicted, scale_name, search_note
 from heta_lens.span_attribution import SpanAttribution
 
@@ -121,15 +121,15 @@ def folds(attribution: Attribution, marked: Collection[int] = (), *, special: bo
     shown = (attribution.scores.abs() * (~attribution.hidden | special)).tolist()
     for owner, size in zip(owners, shown, strict=True):
         sizes[owner] = sizes.get(owner, 0.0) + size
-    whole, opened, held = sum(shown) or 1.0, {owners[-1], *(owners[row] for row in marked)}, 0.0
+    opened, held = {owners[-1], *(owners[row] for row in marked)}, 0.0
     for piece in sorted(sizes, key=lambda piece: -sizes[piece])[:MOST]:
-        if held < ENOUGH * whole:
+        if held < ENOUGH * sum(shown):
             opened.add(piece)
             held += sizes[piece]
     found = dict[range, str]()
     for is_open, own in groupby(range(len(owners)), key=lambda row: owners[row] in opened):
         rows = [*own]
         if not is_open and len(rows) >= FEW:
-            share = percent(sum(shown[row] for row in rows) / whole)
+            share = percent_of(attribution.scores, sum(shown[row] for row in rows))
             found[range(rows[0], rows[-1] + 1)] = f"… {len(rows):,} tokens, {share}"
     return found

@@ -116,9 +116,9 @@
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
     const depth = unit => state.unit === "tokens" ? sums[unit] / chipsOf(unit).length : sums[unit];
     const share = unit => Math.abs(sums[unit]) / whole, first = of[sinkOf(view.values)];
-    const scaled = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? order.filter(unit => unit !== first) : order;
+    const sunk = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? first : null, scaled = order.filter(unit => unit !== sunk);
     const most = Math.max(...order.map(unit => Math.abs(sums[unit])), 0), signed = order.some(unit => sums[unit] < 0);
-    return { view, sums, order, scaled, ranks, share, most, signed, depth, deepest: state.unit === "messages" ? most || 1 : deepest(scaled.map(depth)), hidden: hiddenSize / whole };
+    return { view, sums, order, scaled, sunk, ranks, share, most, signed, depth, deepest: state.unit === "messages" ? most || 1 : deepest(scaled.map(depth)), hidden: hiddenSize / whole };
   };
   const errorOf = (result, unit) => {
     const [row, second] = state.unit === "tokens" ? state.members[unit] : [];
@@ -206,10 +206,10 @@
   const fold = (strip, { view }) => {
     const sizes = [], open = new Set([pieceOf[pieceOf.length - 1], ...[...evidence].map(row => pieceOf[row]), ...state.opened]);
     view.values.forEach((value, row) => { sizes[pieceOf[row]] = (sizes[pieceOf[row]] ?? 0) + (hidden(row) ? 0 : Math.abs(value)); });
-    const whole = total(sizes) || 1;
+    const whole = total(view.values.map(Math.abs)) || 1, most = total(sizes);
     let held = 0;
     sizes.map((_, piece) => piece).sort((a, b) => sizes[b] - sizes[a]).slice(0, MOST).forEach(piece => {
-      if (held < ENOUGH * whole) open.add(piece);
+      if (held < ENOUGH * most) open.add(piece);
       held += sizes[piece];
     });
     strip.querySelectorAll(".fold").forEach(button => button.remove());
@@ -291,18 +291,20 @@
     text.textContent = own.some(value => value) ? percent(held) : "";
   };
   const over = result => result.scaled.filter(unit => Math.abs(result.depth(unit)) > result.deepest * 1.0001);
-  const beyond = result => over(result).map(unit =>
-    `${bareName(unit)} is ${round(result.depth(unit))}${result.depth(unit) === result.sums[unit] ? "" : " a token"} (${percent(result.share(unit))}), beyond the scale`);
+  const beyond = result => [
+    ...over(result).map(unit => `${bareName(unit)} is ${round(result.depth(unit))}${result.depth(unit) === result.sums[unit] ? "" : " a token"} (${percent(result.share(unit))}), beyond the scale`),
+    ...result.sunk === null ? [] : [`the scale leaves out ${bareName(result.sunk)}, which begins the text (${percent(result.share(result.sunk))})`],
+  ];
   /** One scale: of all strips, if several are shown, each with a deepest colour of its own. */
   const legend = () => {
     const [first] = state.results, several = state.results.length > 1, signed = state.results.some(result => result.signed);
-    const against = !several && signed && !first.order.some(unit => first.sums[unit] > 0);
+    const [below, above] = data.signs, against = !several && signed && !first.order.some(unit => first.sums[unit] > 0);
     const end = round(first.deepest), ramp = make("span", "", { class: `ramp${against ? " against" : signed ? " both" : ""}` });
     const open = sign => over(first).some(unit => first.sums[unit] * sign > 0) ? (sign > 0 ? "≥ " : "≤ ") : "";
     const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
     const [low, high] = several
-      ? [signed ? "against" : "0", signed ? `for${data.by_size ? ", or no direction" : ""}` : "deepest"]
-      : [signed ? `against ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? " for" : ""}`];
+      ? [signed ? below : "0", signed ? `${above}${data.by_size ? ", or no direction" : ""}` : "deepest"]
+      : [signed ? `${below} ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? ` ${above}` : ""}`];
     line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
     const notes = several
       ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest where one token holds two thirds"]

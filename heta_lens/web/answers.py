@@ -1,5 +1,6 @@
 """What the page asks of a model: an answer, explanations of the answer, and predictions after a token is changed."""
 
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from torch import Tensor
 
 from heta_lens._util.html_view import View
@@ -49,6 +51,15 @@ SHOWN = 5  # most likely next tokens, before and after a change
 FEW_PROBES = 3  # of HETA's first result, which the result from all probes replaces
 INTERVAL = 0.2  # seconds between two messages on the progress
 PATIENT = 15.0  # seconds: a longer wait is announced, and begins when it is asked for
+WARM = 1.0  # seconds of a forward in which the start hardly counts
+EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
+
+
+def sentence(error: Exception) -> str:
+    """Return what a page says about an error."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
+        return "the memory is full: take a shorter prompt, or another method"
+    return str(error) if isinstance(error, EXPECTED) and str(error) else f"{type(error).__name__}: {error}"
 
 
 class Tokenized(NamedTuple):
@@ -99,13 +110,15 @@ class Answers:
     def explain(self, question: Question, methods: Sequence[str], emit: Emit, patient: Sequence[str] = ()) -> None:
         """Explain a token of the answer, or all tokens, by each method, and emit each result.
 
-        HETA sends a result from few probes, with wide error bars, and then the result from all probes. If several
-        methods are asked for, one that would take long and is not among ``patient`` emits its seconds instead.
+        HETA sends a result from few probes, with wide error bars, and then the result from all probes. A method that
+        would take long and is not among ``patient`` emits its seconds instead; one that fails emits its error.
         """
         tokenized, cache, pace = self._tokenized(question), None, 0.0  # seconds a forward, of the fastest work so far
         asked: dict[str, Any] = {"targets": target_of(question), "through": None, "tokens": tokenized.tokens}
         one = question.at is not None
-        for name in methods:
+
+        def explain_by(name: str) -> None:
+            nonlocal cache, pace
             stages = [{"probes": FEW_PROBES}, {}] if name == "heta" and one else [{}]
             for stage, options in enumerate(stages):
                 chosen, *given = name.split()
@@ -118,9 +131,9 @@ class Answers:
                     else:
                         predictions = span_predictions(cache, tokenized.start, None, **asked, rules=method.rules)[1]
                     progress.expected = sum(method.work_together(few).worth for few in method.sharing_runs(predictions))
-                    if len(methods) > 1 and name not in patient and progress.expected * pace > PATIENT:
+                    if name not in patient and progress.expected * pace > PATIENT:
                         emit({"method": name, "later": progress.expected * pace})
-                        break
+                        return
                     started = perf_counter()
                     span = {**asked, "method": method}
                     result = method(*predictions) if one else attribute_span(cache, tokenized.start, **span)
@@ -128,6 +141,12 @@ class Answers:
                         pace = min(pace, (perf_counter() - started) / progress.expected)
                 cost = {"seconds": perf_counter() - begun, "whole": stage == len(stages) - 1}
                 emit({"method": name, **cost, **self.keep(result)})
+
+        for name in methods:
+            try:
+                explain_by(name)
+            except EXPECTED as error:
+                emit({"method": name, "error": sentence(error)})
 
     def compare(self, results: Sequence[int]) -> Message:
         """Return the view that compares several results."""
@@ -259,11 +278,12 @@ class Answers:
         where: dict[str, Any] = {"position": self._position(question, tokenized), "tokens": tokenized.tokens}
         return Prediction.from_cache(cache, target_of(question), rules=rules, **where)
 
-    def _cache_and_pace(self, tokenized: Tokenized) -> tuple[Any, float]:
-        """Return a cache, and the seconds that a forward takes after the first, which is slow."""
-        self.adapter.cache(tokenized.ids, lean_names_filter)
+    def _cache_and_pace(self, tokenized: Tokenized, *, warm: bool = False) -> tuple[Any, float]:
+        """Return a cache, and the seconds that a forward takes: of a short text the second, since the first is slow."""
         started = perf_counter()
-        return self.adapter.cache(tokenized.ids, lean_names_filter), perf_counter() - started
+        cache = self.adapter.cache(tokenized.ids, lean_names_filter)
+        seconds = perf_counter() - started
+        return self._cache_and_pace(tokenized, warm=True) if seconds < WARM and not warm else (cache, seconds)
 
     def _position(self, question: Question, tokenized: Tokenized) -> int | None:
         return None if question.at == len(question.written) else tokenized.start + (question.at or 0)

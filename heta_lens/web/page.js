@@ -13,6 +13,7 @@
   const save = () => sessionStorage.setItem(location.pathname, JSON.stringify(state));
 
   // -------------------------------------------------------------------------------------------------------- the server
+  const READING = "The model reads the prompt …";
   const GONE = "The server does not respond. Start the app again, and open the address in the terminal.";
   const OTHER = "This address belongs to an earlier start of the app. Open the address in the terminal.";
   /** Post a request, and yield the messages of the response; throw the error that the server sends. */
@@ -40,7 +41,7 @@
       const complete = (rest + part.value).split("\n");
       rest = complete.pop();
       for (const message of complete.map(line => JSON.parse(line))) {
-        if (message.error) throw new Error(message.error);
+        if (message.error && !message.method) throw new Error(message.error);
         yield message;
       }
     }
@@ -114,8 +115,10 @@
     const prompt = structuredClone(promptNow());
     let begun = false;
     state.tokens = +$("#tokens").value;
+    say(READING, false, "off");
     for await (const { token, text } of post("write", { prompt, tokens: state.tokens }, signal)) {
       if (!begun) begin(prompt);
+      if (!begun) say("");
       begun = true;
       state.written.push({ token, text });
       drawAnswer();
@@ -145,9 +148,12 @@
   const question = () => ({ prompt: state.prompt, written: state.written.map(({ token }) => token), at: state.at, target: state.target });
 
   // -------------------------------------------------------------------------------------------------- the explanation
+  const snapshot = () => {
+    const { prompt, written, at, target, entries, shown } = state;
+    return { question: { prompt, written, at, target, entries, shown }, results: [...explanations] };
+  };
   /** Explain a token of the answer by its index, the next token by the answer's length, or all tokens by null. */
-  const ask = (at, target = null) => {
-    const before = { at: state.at, target: state.target, entries: state.entries, shown: state.shown, results: [...explanations] };
+  const ask = (at, target = null, before = snapshot()) => {
     later.clear();
     patient.clear();
     Object.assign(state, { at, target, entries: {}, shown: state.methods[0] });
@@ -167,33 +173,49 @@
     drawForms();
     $("#view").classList.toggle("stale", !explanations.has(state.shown) && state.shown !== "compared");
     drawTabs();
+    say(READING, false, "off");
+    const chosen = state.shown;
     try {
       await receive({ question: question(), methods, patient: [...patient] }, signal);
+      if (signal.aborted) return;
+      say("");
     } catch (error) {
-      if (!explanations.size && before?.results.length) {
-        Object.assign(state, { at: before.at, target: before.target, entries: before.entries, shown: before.shown });
+      if (!explanations.size && !later.size && before) {
+        Object.assign(state, before.question);
         before.results.forEach(([name, result]) => explanations.set(name, result));
-        $("#view").classList.remove("stale");
-        drawForms();
+        $("#why").hidden = !explanations.size;
         drawAnswer();
-        drawTabs();
+        if (explanations.size) show(explanations.has(state.shown) ? state.shown : ordered()[0]);
         save();
       }
       throw error;
+    } finally {
+      if (!signal.aborted) settle(chosen);
     }
-    if (signal.aborted) return;
-    say("");
-    if (later.has(state.shown) && explanations.size) show([...explanations.keys()][0]);
+  });
+  /** Show what is there, if the chosen method is not; say how long it takes if it waits for a click. */
+  const settle = chosen => {
+    if (!explanations.has(state.shown) && state.shown !== "compared" && explanations.size) show(ordered()[0]);
+    if (later.has(chosen)) say(`${chosen} takes about ${wait(later.get(chosen))}: click its tab to start.`);
     if (!explanations.size && later.size) {
       $("#view").replaceChildren();
       $("#files").replaceChildren();
-      say("These methods take long here. Click one to start it.");
     }
+    drawForms();
     if ($("#history").open) listHistory();
-  });
+  };
+  const ordered = () => state.methods.filter(name => explanations.has(name));
+  /** Draw what arrives; after all methods, throw what those that failed said. */
   const receive = async (body, signal) => {
+    const refusals = new Map();
     for await (const message of post("explain", body, signal)) {
-      const { method, html, whole, waiting, done, runs, entry, later: seconds } = message;
+      const { method, html, whole, waiting, done, runs, entry, error, later: seconds } = message;
+      if (error) {
+        refusals.set(error, [...refusals.get(error) ?? [], method]);
+        running.delete(method);
+        drawTabs();
+        continue;
+      }
       if (seconds) {
         later.set(method, seconds);
         running.delete(method);
@@ -212,6 +234,8 @@
         say(whole ? "" : `${method}: from few probes; the error bars will shrink`);
       }
     }
+    const every = [...refusals].map(([error, own]) => own.length === body.methods.length ? error : `${own.join(", ")}: ${error}`);
+    if (every.length) throw new Error(every.join(" "));
   };
   const show = name => {
     state.shown = name;
@@ -245,13 +269,13 @@
     $("#view").classList.remove("stale");
     $("#files").replaceChildren(...insert($("#view"), message));
   };
-  const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : `${Math.ceil(seconds / 60)} min`;
+  const wait = seconds => seconds < 100 ? `${Math.ceil(seconds / 5) * 5} s` : seconds < 5400 ? `${Math.ceil(seconds / 60)} min` : `${Math.ceil(seconds / 3600)} hours`;
   const drop = name => {
     state.methods = state.methods.filter(other => other !== name);
     explanations.delete(name);
     delete state.entries[name];
     if (state.shown === name) {  // of another, the view stays as it is
-      [state.shown] = [...explanations.keys(), ...state.methods];
+      [state.shown] = [...ordered(), ...state.methods];
       if (explanations.size) draw(explanations.get(state.shown));
     }
     drawTabs();
@@ -267,7 +291,7 @@
       tab.onclick = () => {
         if (known) show(name);
         else state.shown = name;
-        patient.add(name);
+        if (later.has(name)) patient.add(name);
         if (!known?.whole && !running.has(name)) explain([name, ...running]);
       };
       if (state.methods.length === 1) return make("span", "", {}, tab);
@@ -295,7 +319,7 @@
     compare.onclick = async () => {
       const others = [...running];
       const ended = await start(async signal => {
-        for await (const message of post("compare", { results: [...explanations.values()].map(({ result }) => result) }, signal)) {
+        for await (const message of post("compare", { results: ordered().map(name => explanations.get(name).result) }, signal)) {
           state.shown = "compared";
           drawTabs();
           draw(message);
@@ -369,7 +393,7 @@
     event.preventDefault();
     const { positions, text } = state.pinned, how = fields.how.value, done = `With ${text} ${PARTICIPLES[how]()}`;
     const last = fields.counterfactual.value, counterfactual = typeof state.prompt === "string" ? last : [...state.prompt.slice(0, -1), { ...state.prompt.at(-1), content: last }];
-    const methods = [...explanations.keys()], results = methods.map(name => explanations.get(name).result), unfinished = [...running];
+    const methods = ordered(), results = methods.map(name => explanations.get(name).result), unfinished = [...running];
     const change = { positions, how, text: fields.text.value, counterfactual, layer: +fields.layer.value, results };
     const alone = await start(async signal => {
       $("#outcome").replaceChildren("…");
@@ -479,8 +503,9 @@
   $("#file").onchange = async ({ target: { files: [file] } }) => { if (file) fill(await file.text()); };
   $("#ask").onsubmit = event => { event.preventDefault(); generate(); };
   $("#next").onclick = () => {
+    const before = snapshot();
     if (!unchanged()) begin(structuredClone(promptNow()));
-    ask(0);
+    ask(0, null, before);
   };
   $("#stop").onclick = () => {
     request.abort();

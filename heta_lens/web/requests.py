@@ -11,7 +11,7 @@ from heta_lens._util.files import brief
 from heta_lens._util.options import hint, keywords
 from heta_lens._util.presets import PRESETS
 from heta_lens._util.storage import only_vector
-from heta_lens.methods.registry import METHODS, method_of
+from heta_lens.methods.registry import ALIASES, METHODS, method_of
 from heta_lens.prediction.target import activation
 
 EXACT = ConfigDict(strict=True, extra="forbid")
@@ -20,7 +20,7 @@ EXACT = ConfigDict(strict=True, extra="forbid")
 def _offered(method: str) -> str:
     """Return a method with its options, as in ``lime samples=200``, as a command takes it."""
     name, *options = method.split() or [""]
-    if name not in (names := [*PRESETS, *METHODS]):
+    if name not in (names := [*PRESETS, *METHODS, *ALIASES]):
         raise ValueError(f"the app has no such method{hint(name, names)}")
     method_of(name, keywords(options))
     return method
@@ -47,13 +47,6 @@ class Target:
     index: Natural | None = None
     head: Natural | None = None
     direction: str | None = None
-
-    def __post_init__(self) -> None:
-        of_activation = self.index, self.head, self.direction
-        if (self.text is None) == (self.hook is None) or (self.text is None and self.against is not None):
-            raise ValueError("a target has either the text of a token or the hook of an activation")
-        if self.hook is None and any(part is not None for part in of_activation):
-            raise ValueError("index, head and direction are of an activation: give its hook")
 
 
 @dataclass(frozen=True, config=EXACT)
@@ -136,11 +129,6 @@ class Compare:
 
 
 T = TypeVar("T")
-WORDS = {  # for pydantic's kinds of faults
-    "unexpected_keyword_argument": "the app knows no such field",
-    "dataclass_type": "expected a JSON object",
-    "missing": "this field is missing",
-}
 
 
 def read(kind: type[T], body: bytes) -> T:
@@ -150,7 +138,7 @@ def read(kind: type[T], body: bytes) -> T:
     except ValidationError as error:
         fault = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # a union has one per type
         place = ".".join(brief(part).strip("'") for part in fault["loc"] if "[" not in str(part))
-        message = WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
+        message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] not in ("missing", "json_invalid") and place:
             place += f"={brief(fault['input'])}"
         raise ValueError(f"{place or 'the request'}: {message}") from None

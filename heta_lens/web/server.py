@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import socket
-import sqlite3
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +21,6 @@ from typing import Any
 
 import uvicorn
 from markupsafe import Markup
-from safetensors import SafetensorError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -38,7 +36,7 @@ from heta_lens._util.work import Cancelled, watcher
 from heta_lens.methods.registry import METHODS
 from heta_lens.model.loading import DEMO_NAMES, DEMO_STORY
 from heta_lens.plots.titles_and_notes import headline, kicker
-from heta_lens.web.answers import Answers, Emit, Message
+from heta_lens.web.answers import EXPECTED, Answers, Emit, Message, sentence
 from heta_lens.web.history import History
 from heta_lens.web.requests import ChangeTokens, Compare, Explain, FindComponents, Question, Write, read
 
@@ -49,7 +47,6 @@ EXAMPLE = (
     "Tom has lived in Oslo since he was born. Julia moved to Lisbon in 2019. Their cousin Maria works in Vienna.\n"
     "Question: In which city does Julia live now?\nAnswer: Julia lives in"
 )
-EXPECTED = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError, sqlite3.Error)
 HEADERS = [  # of every response
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
     (b"cache-control", b"no-store"),
@@ -171,8 +168,9 @@ class App:
     def _add_to_history(self, question: Question, message: Message) -> int | None:
         result = self.answers.result(message["result"])
         record = {"question": asdict(question), "texts": self.answers.texts(question), "method": message["method"]}
+        record |= {"model": self.answers.model_name, "seconds": message["seconds"]}
         title = f"{headline(result.summed)} · {kicker(result.summed)}"
-        return self.history.add(record | {"model": self.answers.model_name}, title, result)
+        return self.history.add(record, title, result)
 
     async def change(self, request: Request) -> Response:
         given = read(ChangeTokens, await request.body())
@@ -194,7 +192,7 @@ class App:
                 raise ValueError(f"an explanation has no file of kind {suffix}")
             content = view.page if suffix == ".html" else await run_in_threadpool(self._drawn, view, suffix)
         except (ValueError, ImportError) as error:
-            return PlainTextResponse(_sentence(error), 404)
+            return PlainTextResponse(sentence(error), 404)
         name = re.sub(r"[^\w.-]+", "_", view.title, flags=re.ASCII).strip("_")[:60] or "explanation"
         disposition = {"Content-Disposition": f'attachment; filename="{name}{suffix}"'}
         return Response(content, media_type=guess_type(f"view{suffix}")[0], headers=disposition)
@@ -248,7 +246,7 @@ class App:
             except Exception as error:
                 if not isinstance(error, EXPECTED):
                     traceback.print_exc(file=sys.stderr)
-                put({"error": _sentence(error)})
+                put({"error": sentence(error)})
             finally:
                 put(None)
 
@@ -278,14 +276,8 @@ def methods() -> list[tuple[str, dict[str, str]]]:
     return [*groups.items()]
 
 
-def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
-        return "the memory is full: take a shorter prompt, or another method"
-    return str(error) if isinstance(error, EXPECTED) and str(error) else f"{type(error).__name__}: {error}"
-
-
 async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    return JSONResponse({"error": _sentence(error)}, 400)
+    return JSONResponse({"error": sentence(error)}, 400)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def test_hidden_tokens_open_no_piece() -> None:
     special = long({105: 9.0, 52: 5.0})
     special.special[105] = True
     assert range(60, 390) in coloured_text.folds(special)
+    assert coloured_text.folds(special)[range(60, 390)] == "… 330 tokens, 2.3%"  # of all, those of special tokens too
     assert range(106, 390) in coloured_text.folds(special, special=True)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ return Math.min(...shown.map(legibility));
 """
 
 
+AXE = """
+const { violations } = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa"], resultTypes: ["violations"] });
+const serious = violations.filter(each => ["serious", "critical"].includes(each.impact));
+return serious.map(each => [each.id, each.nodes[0].html]);
+"""
+
+
 @cache
 def views() -> dict[str, View]:
     words = [f" w{number}" + (".\n" if number == 19 else "") for number in range(40)]
@@ -58,6 +66,15 @@ def views() -> dict[str, View]:
 @pytest.mark.parametrize("name", ["one", "hostile", "chat", "comparison", "span"])
 def test_everything_on_a_page_is_legible(name: str, mode: str, tmp_path: Path) -> None:
     assert run(views()[name].page, LEGIBLE, tmp_path, *([DARK] if mode == "dark" else [])) >= LEAST
+
+
+@pytest.mark.sample(quick=0, test=3)
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("name", ["one", "chat", "comparison", "span"])
+def test_a_saved_page_is_accessible(name: str, mode: str, tmp_path: Path) -> None:
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page = views()[name].page + f"<script>{axe}</script>"
+    assert run(page, AXE, tmp_path, *([DARK] if mode == "dark" else [])) == []
 
 
 PAINTED = """
@@ -252,6 +269,20 @@ def test_a_scale_says_where_scores_go_beyond_it(scores: list[float], ends: list[
     )
     shown, said = run(plots.page(made, special=True).page, script, tmp_path)
     assert shown == ends and ("twice the second largest" in said) == ("≥" in "".join(ends) or "≤" in "".join(ends))
+
+
+@pytest.mark.parametrize("first", [1.0, 3.0])
+def test_a_scale_says_that_it_leaves_out_the_first_word(first: float, tmp_path: Path) -> None:
+    script = """return [$(".key").lastChild.textContent, $(".scale").textContent];"""
+    end, said = run(plots.page(written(["Tom", " sat", " down"], [first, 4.0, 2.0])).page, script, tmp_path)
+    assert end == "4" and ("the scale leaves out “Tom”, which begins the text (33.3%)" in said) == (first == 3)
+
+
+def test_signs_that_predict_nothing_have_no_sides(tmp_path: Path) -> None:
+    chosen = Diagnostics.of({"chosen": {"rule": "cp_lrp"}})
+    made = written(["a", "b", "c"], [1.0, -3.0, 2.0], signed=True, method="attn_lrp", diagnostics=chosen)
+    shown = run(plots.page(made, special=True).page, """return $(".key").textContent;""", tmp_path)
+    assert shown == "below 0: −33 above 0"
 
 
 def test_special_tokens_are_quiet_chips_at_first_and_a_switch_or_a_click_shows_them(tmp_path: Path) -> None:

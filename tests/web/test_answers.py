@@ -69,13 +69,24 @@ def test_a_long_wait_begins_when_it_is_asked_for(
     answers: Answers, story: str, written: list[int], at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heta_lens.web.answers.PATIENT", 0.0)
-    lines, question = list[Any](), Question(story, written, at)
-    answers.explain(question, ["leave_one_out", "heta"], lines.append)
+    lines, question, both = list[Any](), Question(story, written, at), ["leave_one_out", "heta"]
+    answers.explain(question, both, lines.append)
     assert not [line for line in lines if "html" in line]
     assert [line["method"] for line in lines if line.get("later")] == ["leave_one_out", "heta"]
     answers.explain(question, ["leave_one_out", "heta"], lines.append, ["leave_one_out"])
     assert [line["method"] for line in lines if "html" in line] == ["leave_one_out"] and lines[-1]["later"]
-    assert len(results_of(answers, question, "heta")) == 1 + (at is not None)
+    assert not results_of(answers, question, "heta"), "a method alone waits, too"
+    lines.clear()
+    answers.explain(question, ["heta"], lines.append, both)
+    assert len([line for line in lines if "html" in line]) == 1 + (at is not None)
+
+
+def test_a_method_that_fails_leaves_those_behind_it(answers: Answers, story: str) -> None:
+    lines: list[Any] = []
+    question = Question(story, at=0, target=Target(" jar", " pan"))
+    answers.explain(question, ["attention_rollout", "loo"], lines.append)
+    assert [line["method"] for line in lines if "error" in line] == ["attention_rollout"] and lines[-1]["whole"]
+    assert answers.result(lines[-1]["result"]).summed.method == "leave_one_out"
 
 
 @pytest.mark.parametrize("method", RECOMMENDED)
