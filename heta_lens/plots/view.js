@@ -445,8 +445,8 @@
     const head = [...(state.pinned ? [close] : []), make("h3", clip(bareName(unit), 90), { class: "token" })];
     if (state.pick !== null && state.current === state.pick) return [...head, told, ...overview()];
     const members = state.members[unit].map(row => positions[row]), asks = state.pinned && !data.compare && !matrix.size && !members.includes(positions[data.last]);
-    const how = make("p", "How does it get there? In Python, with the target if you gave one: ", { class: "hint" }, make("code", `causal.components(cache, [${members.join(", ")}], tokens=tokens)`));
-    return [...head, make("p", facts.join(" · ")), rows, told, ...(asks && members.length <= LISTED ? [how] : [])];
+    const next = [["Test it", "what_if"], ["How does it get there?", "components"]].map(([ask, name]) => make("p", `${ask} `, { class: "hint" }, make("code", `causal.${name}(cache, [${members.join(", ")}], tokens=tokens)`)));
+    return [...head, make("p", facts.join(" · ")), rows, told, ...(asks && members.length <= LISTED ? next : [])];
   };
   const LISTED = 8;  // positions of a word or sentence, in code
 
