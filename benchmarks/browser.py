@@ -3,6 +3,8 @@
 The text and the scores are random: what a browser does depends on the number of tokens, and on how many are folded.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +37,12 @@ CONTROLS = {
     "open the table": (".more summary", "click"),
     "sort the table": (".sheet th button", "click"),
 }
-COLUMNS = ["tokens", "MB", "opens, s", *(f"{name}, ms" for name in CONTROLS)]
+LANES = {
+    "all, one below another": ("label:nth-child(1) select", "all"),
+    **{f"add up {unit}": ("label:nth-child(2) select", unit) for unit in ("words", "sentences", "tokens")},
+    **{name: CONTROLS[name] for name in ("a token", "a place in the strip", "unfold a stretch")},
+    "one alone": ("label:nth-child(1) select", "0"),
+}
 
 
 def attribution(tokens: int) -> Attribution:
@@ -52,25 +59,41 @@ def attribution(tokens: int) -> Attribution:
     )  # fmt: skip
 
 
-def measured(page: Page, tokens: int) -> list[str]:
+def with_parts(tokens: int) -> Attribution:
+    """Return the same scores with two parts, which the page can show below the scores."""
+    own = attribution(tokens)
+    return replace(own, method="heta", parts={"gate": own.scores.flip(0), "information": own.scores.square()})
+
+
+def measured(page: Page, shown: Attribution, controls: Mapping[str, tuple[str, str]]) -> list[str]:
     with TemporaryDirectory() as folder:
-        file = attribution(tokens).plot().save(f"{folder}/page.html")
+        file = shown.plot().save(f"{folder}/page.html")
         opened, answers = list[float](), dict[str, list[float]]()
         for _ in range(TIMES):
             page.goto(file.as_uri())
             opened.append(page.evaluate(OPENED) / 1_000)
-            for name, control in CONTROLS.items():
+            for name, control in controls.items():
                 answer: Any = page.evaluate(ANSWER, list(control))
                 answers.setdefault(name, []).extend([] if answer is None else [answer])
         size = file.stat().st_size / 1e6
     cells = [f"{median(own):.0f}" if own else "–" for own in answers.values()]
-    return [f"{tokens:,}", f"{size:.2f}", f"{median(opened):.2f}", *cells]
+    return [f"{len(shown):,}", f"{size:.2f}", f"{median(opened):.2f}", *cells]
 
 
 def write() -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1_200, "height": 900})
-        rows = [measured(page, tokens) for tokens in LENGTHS]
+        tables = [
+            pages.Table(
+                title,
+                ["tokens", "MB", "opens, s", *(f"{name}, ms" for name in controls)],
+                [measured(page, make(tokens), controls) for tokens in LENGTHS],
+            )
+            for title, make, controls in (
+                ("Pages of long texts", attribution, CONTROLS),
+                ("Three rows of colours", with_parts, LANES),
+            )
+        ]
         browser.close()
-    pages.write("browser", [pages.Table("Pages of long texts", COLUMNS, rows)])
+    pages.write("browser", tables)

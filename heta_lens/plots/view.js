@@ -131,25 +131,24 @@
   const bySize = result => [...result.order].sort((a, b) => Math.abs(result.sums[b]) - Math.abs(result.sums[a]));
 
   // ------------------------------------------------------------------------------------------------------ the tokens
-  let strips = [];
+  const strips = [];
+  const lane = () => {
+    const element = original.cloneNode(true), strip = make("div", "", { class: "lane" }, make("div", "", { class: "name" }), element);
+    element.tabIndex = 0;
+    strip.chips = [...element.querySelectorAll("b")];
+    strip.pieces = pieceOf ? wrapped(strip) : [];
+    strip.quiet = quietChips(strip.chips);
+    const chip = event => strip.chips.indexOf(event.target.closest("b"));
+    element.onmouseover = event => state.pinned || point(chip(event));
+    element.onmouseleave = () => state.pinned || point(-1);
+    element.onclick = event => pin(chip(event));
+    element.onkeydown = event => key(event, strip.chips);
+    return strip;
+  };
+  /** Have a lane for each result; those that are there stay, since a long text takes a while to build. */
   const rebuild = () => {
-    strips.forEach(strip => strip.remove());
-    strips = shown().map(view => {
-      const element = original.cloneNode(true), strip = make("div", "", { class: "lane" });
-      if (state.view === "all") strip.append(make("div", "", { class: "name" }));
-      element.tabIndex = 0;
-      element.setAttribute("aria-label", `tokens, coloured by ${view.name}; arrow keys move, Enter pins`);
-      strip.append(element);
-      strip.chips = [...element.querySelectorAll("b")];
-      strip.pieces = pieceOf ? wrapped(strip) : [];
-      strip.quiet = quietChips(strip.chips);
-      const chip = event => strip.chips.indexOf(event.target.closest("b"));
-      element.onmouseover = event => state.pinned || point(chip(event));
-      element.onmouseleave = () => state.pinned || point(-1);
-      element.onclick = event => pin(chip(event));
-      element.onkeydown = event => key(event, strip.chips);
-      return strip;
-    });
+    strips.splice(state.results.length).forEach(strip => strip.remove());
+    while (strips.length < state.results.length) strips.push(lane());
     original.remove();
     find(".text").prepend(...[minimap].filter(Boolean), ...strips);
   };
@@ -257,12 +256,14 @@
     state.beside = others().map(summed);
     if (strips.length !== state.results.length) rebuild();
     strips.forEach((strip, at) => {
-      const result = state.results[at], name = strip.querySelector(".name");
+      const result = state.results[at], [name, element] = strip.children;
+      element.setAttribute("aria-label", `tokens, coloured by ${result.view.name}; arrow keys move, Enter pins`);
+      if (pieceOf) fold(strip, result);
       paint(strip, result);
       strip.quiet.forEach(quiet => paintQuiet(quiet, result));
-      if (pieceOf) fold(strip, result);
       strip.querySelectorAll(".role").forEach(head => share(head, result));
-      name?.replaceChildren(make("strong", result.view.name), make("span", [result.view.what, `deepest at ${round(result.deepest)}`, ...beyond(result)].filter(Boolean).join(" · ")));
+      name.hidden = state.view !== "all";
+      name.replaceChildren(make("strong", result.view.name), make("span", [result.view.what, `deepest at ${round(result.deepest)}`, ...beyond(result)].filter(Boolean).join(" · ")));
     });
     find(".scales").replaceChildren(...legend());
     if (pieceOf) drawMap(state.results[0]);
@@ -271,6 +272,7 @@
     mark();
   };
   const paint = (strip, result) => strip.chips.forEach((chip, place) => {
+    if (chip.parentElement.hidden) return;  // folded
     const [row] = rowsOf[place], value = result.depth(units[state.unit][row]), off = hidden(row);
     chip.style.setProperty("--a", off ? 0 : Math.min(1, Math.abs(value) / result.deepest).toFixed(3));
     chip.classList.toggle("n", value < 0);
@@ -445,7 +447,7 @@
     const head = [...(state.pinned ? [close] : []), make("h3", clip(bareName(unit), 90), { class: "token" })];
     if (state.pick !== null && state.current === state.pick) return [...head, told, ...overview()];
     const members = state.members[unit].map(row => positions[row]), asks = state.pinned && !data.compare && !matrix.size && !members.includes(positions[data.last]);
-    const next = [["Test it", "what_if"], ["How does it get there?", "components"]].map(([ask, name]) => make("p", `${ask} `, { class: "hint" }, make("code", `causal.${name}(cache, [${members.join(", ")}], tokens=tokens)`)));
+    const next = [["Test it, with the target if you gave one:", "what_if"], ["How does it get there?", "components"]].map(([ask, name]) => make("p", `${ask} `, { class: "hint" }, make("code", `causal.${name}(cache, [${members.join(", ")}], tokens=tokens)`)));
     return [...head, make("p", facts.join(" · ")), rows, told, ...(asks && members.length <= LISTED ? next : [])];
   };
   const LISTED = 8;  // positions of a word or sentence, in code

@@ -146,7 +146,7 @@ def test_the_card_shows_the_highest_scores_and_then_a_token_with_its_parts(tmp_p
     shown = run(views()["one"].page, script, tmp_path)
     assert shown["first"].startswith("Highest of 40 tokens: score") and shown["first"] == shown["again"]
     assert shown["pinned"].startswith("unpin“w6”position 6 · rank 1 of 40 · 5.6%")
-    assert shown["pinned"].endswith("with the target if you gave one: causal.components(cache, [6], tokens=tokens)")
+    assert shown["pinned"].endswith("How does it get there? causal.components(cache, [6], tokens=tokens)")
     (score, wide), (gate, half), (information, _) = shown["bars"]
     assert (score, gate, information[:11]) == ("score2.00 ± 0.20", "gate2.00", "information")
     assert (wide, half, shown["error"]) == (
