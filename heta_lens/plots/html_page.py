@@ -250,6 +250,7 @@ def fragment(
     click, and the ``caption`` always, under the tokens.
     """
     shown, positions = cells(attribution), attribution.positions.tolist()
+    signs = ("below 0:", "above 0") if in_vain(attribution) else ("against", "for")
     data = {
         "count": len(attribution),
         "positions": None if positions == [*range(len(positions))] else positions,
@@ -272,7 +273,7 @@ def fragment(
         ],
         "first": [0] if positions[0] == 0 and not hidden[0] else [],
         "hidden": hidden.nonzero()[:, 0].tolist(),
-        "signs": (signs := ("below 0:", "above 0") if in_vain(attribution) else ("against", "for")),
+        "signs": signs,
         "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",
         "marked": [row for row, position in enumerate(positions) if position in marked],
         **more,

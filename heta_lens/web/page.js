@@ -117,8 +117,10 @@
     state.tokens = +$("#tokens").value;
     say(READING, false, "off");
     for await (const { token, text } of post("write", { prompt, tokens: state.tokens }, signal)) {
-      if (!begun) begin(prompt);
-      if (!begun) say("");
+      if (!begun) {
+        begin(prompt);
+        say("");
+      }
       begun = true;
       state.written.push({ token, text });
       drawAnswer();
@@ -148,6 +150,7 @@
   const question = () => ({ prompt: state.prompt, written: state.written.map(({ token }) => token), at: state.at, target: state.target });
 
   // -------------------------------------------------------------------------------------------------- the explanation
+  /** The question and its results, to return to if the next question is refused. */
   const snapshot = () => {
     const { prompt, written, at, target, entries, shown } = state;
     return { question: { prompt, written, at, target, entries, shown }, results: [...explanations] };

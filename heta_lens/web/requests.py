@@ -15,6 +15,7 @@ from heta_lens.methods.registry import ALIASES, METHODS, method_of
 from heta_lens.prediction.target import activation
 
 EXACT = ConfigDict(strict=True, extra="forbid")
+T = TypeVar("T")
 
 
 def _offered(method: str) -> str:
@@ -35,15 +36,18 @@ Prompt: TypeAlias = (
 
 
 @dataclass(frozen=True, config=EXACT)
-class Target:
-    """A token by its ``text``, and perhaps another ``against`` it; or an activation.
+class Token:
+    """A token by its ``text``, and perhaps another ``against`` it."""
 
-    An activation is a ``hook`` with an ``index`` or a ``direction`` (a safetensors file in base64), and a ``head``.
-    """
-
-    text: str | None = None
+    text: str
     against: str | None = None
-    hook: str | None = None
+
+
+@dataclass(frozen=True, config=EXACT)
+class Activation:
+    """A ``hook`` with an ``index`` or a ``direction`` (a safetensors file in base64), and perhaps a ``head``."""
+
+    hook: str
     index: Natural | None = None
     head: Natural | None = None
     direction: str | None = None
@@ -61,7 +65,7 @@ class Question:
     prompt: Prompt
     written: Naturals = field(default_factory=list)
     at: Natural | None = None
-    target: Target | None = None
+    target: Token | Activation | None = None
 
 
 def target_of(question: Question) -> Any:
@@ -69,7 +73,7 @@ def target_of(question: Question) -> Any:
     target = question.target
     if target is None:
         return None
-    if target.hook is None:
+    if isinstance(target, Token):
         return (target.text, target.against) if target.against else target.text
     direction = None if target.direction is None else only_vector("the direction's file", b64decode(target.direction))
     return activation(target.hook, index=target.index, direction=direction, head=target.head)
@@ -128,9 +132,6 @@ class Compare:
     results: Annotated[Naturals, Field(min_length=2)]
 
 
-T = TypeVar("T")
-
-
 def read(kind: type[T], body: bytes) -> T:
     """Read a request from JSON; refuse other bodies, and name the first fault."""
     try:
@@ -138,7 +139,6 @@ def read(kind: type[T], body: bytes) -> T:
     except ValidationError as error:
         fault = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # a union has one per type
         place = ".".join(brief(part).strip("'") for part in fault["loc"] if "[" not in str(part))
-        message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] not in ("missing", "json_invalid") and place:
             place += f"={brief(fault['input'])}"
-        raise ValueError(f"{place or 'the request'}: {message}") from None
+        raise ValueError(f"{place or 'the request'}: {fault['msg'].removeprefix('Value error, ')}") from None

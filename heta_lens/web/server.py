@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -114,13 +115,10 @@ class App:
 
     def wait(self) -> None:
         """Wait until Ctrl-C, and stop."""
-        try:
+        with suppress(KeyboardInterrupt):
             while not self.ended.wait(1):
                 pass
-        except KeyboardInterrupt:
-            pass
-        finally:
-            self.stop()
+        self.stop()
 
     def stop(self) -> None:
         """Cancel all work, and stop the server."""
@@ -169,8 +167,7 @@ class App:
         result = self.answers.result(message["result"])
         record = {"question": asdict(question), "texts": self.answers.texts(question), "method": message["method"]}
         record |= {"model": self.answers.model_name, "seconds": message["seconds"]}
-        title = f"{headline(result.summed)} · {kicker(result.summed)}"
-        return self.history.add(record, title, result)
+        return self.history.add(record, f"{headline(result.summed)} · {kicker(result.summed)}", result)
 
     async def change(self, request: Request) -> Response:
         given = read(ChangeTokens, await request.body())

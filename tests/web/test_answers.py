@@ -13,7 +13,7 @@ from heta_lens import causal
 from heta_lens._util.presets import RECOMMENDED
 from heta_lens._util.work import Cancelled, watcher
 from heta_lens.web.answers import KEPT, Answers
-from heta_lens.web.requests import Change, Question, Target
+from heta_lens.web.requests import Activation, Change, Question, Token
 
 METHOD = "leave_one_out"
 
@@ -83,7 +83,7 @@ def test_a_long_wait_begins_when_it_is_asked_for(
 
 def test_a_method_that_fails_leaves_those_behind_it(answers: Answers, story: str) -> None:
     lines: list[Any] = []
-    question = Question(story, at=0, target=Target(" jar", " pan"))
+    question = Question(story, at=0, target=Token(" jar", " pan"))
     answers.explain(question, ["attention_rollout", "loo"], lines.append)
     assert [line["method"] for line in lines if "error" in line] == ["attention_rollout"] and lines[-1]["whole"]
     assert answers.result(lines[-1]["result"]).summed.method == "leave_one_out"
@@ -140,10 +140,10 @@ def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str
     packed = b64encode(save({"probe": direction})).decode()
     hook = "blocks.1.hook_resid_post"
     asked: list[tuple[Any, Any]] = [
-        (Target(pair[1]), pair[1]),
-        (Target(pair[0], against=pair[1]), tuple(pair)),
-        (Target(hook=hook, index=3), heta_lens.activation(hook, index=3)),
-        (Target(hook=hook, direction=packed), heta_lens.activation(hook, direction=direction)),
+        (Token(pair[1]), pair[1]),
+        (Token(pair[0], against=pair[1]), tuple(pair)),
+        (Activation(hook, index=3), heta_lens.activation(hook, index=3)),
+        (Activation(hook, direction=packed), heta_lens.activation(hook, direction=direction)),
     ]
     for given, target in asked:
         question = Question(story, at=0, target=given)
@@ -155,7 +155,7 @@ def test_other_targets_of_the_same_place(answers: Answers, demo: Any, story: str
         assert patched["drop"] == pytest.approx(0, abs=1e-5)
         drops = heta_lens.attribute(cache, target, tokens=ids, method=METHOD, effect="log_prob")
         assert change["drop"] == pytest.approx(float(drops.scores[5]), abs=1e-5)
-        assert ("tokens" in change) is (given.hook is None)
+        assert ("tokens" in change) is isinstance(given, Token)
 
 
 def test_masking_shows_the_number_of_leave_one_out(answers: Answers, story: str, written: list[int], ids: Any) -> None:

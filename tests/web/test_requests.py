@@ -135,6 +135,8 @@ QUESTIONED = {"question": QUESTION, "methods": ["recency"]}
         ("explain", QUESTIONED | {"more": 1}, "more=1: Unexpected keyword argument"),
         ("explain", QUESTIONED | {"\n" * 5_000: 1}, "Unexpected keyword argument"),
         ("explain", QUESTIONED | {"methods": []}, "methods=[]"),
+        ("explain", {"question": QUESTION | {"target": {"text": " jar", "head": 2}}, "methods": ["recency"]}, "head"),
+        ("explain", {"question": QUESTION | {"target": {"index": 3}}, "methods": []}, "question.target."),
         ("change", {"question": QUESTION, "change": CHANGE | {"how": "patch", "counterfactual": ""}}, "counterfactual"),
         ("explain", {"question": QUESTION | {"at": -1}, "methods": []}, "question.at=-1"),
         ("change", {"question": QUESTION, "change": CHANGE | {"positions": []}}, "change.positions=[]"),
