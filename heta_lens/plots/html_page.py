@@ -250,7 +250,7 @@ def fragment(
     click, and the ``caption`` always, under the tokens.
     """
     shown, positions = cells(attribution), attribution.positions.tolist()
-    signs = ("below 0:", "above 0") if in_vain(attribution) else ("against", "for")
+    signs = ("", "") if in_vain(attribution) else ("against", "for")
     data = {
         "count": len(attribution),
         "positions": None if positions == [*range(len(positions))] else positions,

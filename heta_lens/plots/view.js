@@ -305,8 +305,8 @@
     const open = sign => over(first).some(unit => first.sums[unit] * sign > 0) ? (sign > 0 ? "≥ " : "≤ ") : "";
     const line = make("div", "", { class: "scale" }, make("strong", several ? "scores" : first.view.name));
     const [low, high] = several
-      ? [signed ? below : "0", signed ? `${above}${data.by_size ? ", or no direction" : ""}` : "deepest"]
-      : [signed ? `${below} ${open(-1)}−${end}` : "0", against ? "0" : `${open(1)}${end}${signed ? ` ${above}` : ""}`];
+      ? [signed ? below || "below 0" : "0", signed ? `${above || "above 0"}${data.by_size ? ", or no direction" : ""}` : "deepest"]
+      : [signed ? `${below} ${open(-1)}−${end}`.trim() : "0", against ? "0" : `${open(1)}${end}${signed ? ` ${above}` : ""}`.trim()];
     line.append(make("span", "", { class: "key" }, make("span", low), ramp, make("span", high)));
     const notes = several
       ? ["each on a scale of its own: the deepest colour is the largest score, or twice the second largest where one token holds two thirds"]
