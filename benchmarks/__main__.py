@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.pages import PAGES
 
-MODULES = {"real": "results"}
+MODULES = {"results": "study_page", "real": "study_page"}
 
 
 def main(

@@ -11,7 +11,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
-from benchmarks.real_study import FILES
+from benchmarks.study_prompts import FILES
 from heta_lens._util.text import sentences
 from heta_lens.data.datasets import PROSE_END, Piece
 from heta_lens.data.families import NAMES, PLACES, THINGS, Asked

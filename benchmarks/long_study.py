@@ -5,7 +5,7 @@ the fewer of them have these runs.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from time import process_time
 from typing import Any, NamedTuple
@@ -34,7 +34,9 @@ GEMMA = "gemma-3-270m"  # whose attention has sliding windows
 METHODS = ("fast", "attn_lrp", "gradient_norm", "flash_trace", "random")
 OF_SENTENCES = ("context_cite", "attribot")
 TEN = 10
+EVIDENCE = ("gold", "support")
 OUTCOMES = Outcomes("long_study")
+GRADIENTS = Outcomes("long_study-gradient")  # measured later, on the same prompts
 
 
 class Arm(NamedTuple):
@@ -81,22 +83,24 @@ def asked(name: str, kind: str) -> Iterator[tuple[int, tuple[Instance, Predictio
 def run(*arms: str) -> None:
     """Measure the prompts of some arms, or of all, from where the stored outcomes end, and store the outcomes."""
     torch.set_num_threads(1)
-    OUTCOMES.measure([key for key in keys() if not arms or key[0] in arms], measured)
-    OUTCOMES.pack()
+    chosen = [key for key in keys() if not arms or key[0] in arms]
+    for outcomes, measure in ((OUTCOMES, measured), (GRADIENTS, gradient)):
+        asked.cache_clear()
+        outcomes.measure(chosen, measure)
+        outcomes.pack()
 
 
 def measured(name: str, kind: str, number: int) -> dict[str, Any]:
     """Return the rank of the evidence by each score, the seconds of each, and how a search agrees with all runs."""
     arm = ARMS[name]
     instance, prediction = next(prompt for at, prompt in asked(name, kind) if at == number)
-    places = {part: evidence_positions(instance, prediction, part) for part in ("eligible", "gold", "support")}
+    places = places_of(instance, prediction)
     place = number * len(KINDS) + KINDS.index(kind)
     scores, seconds = dict[str, Tensor](), dict[str, float]()
     for method in (*METHODS, *(OF_SENTENCES if place < arm.sentences else ())):
         begun = process_time()
         scores[method] = method_of(method, {"progress": False})(prediction).scores
         seconds[method] = process_time() - begun
-    squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction).parts["curvature"]
     budget = int(arm.budget * len(prediction))
     runs = {" with a budget": budget} if place < arm.searched else {}
     exact = {"": None} if place < arm.exact else {}
@@ -105,11 +109,8 @@ def measured(name: str, kind: str, number: int) -> dict[str, Any]:
         information, drop = effects(prediction, forwards)
         seconds[f"leave_one_out{run}"] = process_time() - begun
         scores[f"leave_one_out{run}"], scores[f"information{run}"] = drop, information
-        scores[f"careful{run}"] = (squared * information).sqrt()
-    evidence = ("gold", "support")
-    ranks = {name: [reciprocal_rank(own, places[part], places["eligible"]) for part in evidence]
-             for name, own in scores.items()}  # fmt: skip
-    chance = [by_chance(len(places["eligible"]), len(places[part])) for part in evidence]
+    ranks = {name: ranks_of(own, places) for name, own in scores.items()}
+    chance = [by_chance(len(places["eligible"]), len(places[part])) for part in EVIDENCE]
     visible = ordinary(prediction)
     agreement = {
         name: agree(own[visible], scores[f"{name} with a budget"][visible])
@@ -132,6 +133,41 @@ def measured(name: str, kind: str, number: int) -> dict[str, Any]:
     }
 
 
+def gradient(name: str, kind: str, number: int) -> dict[str, Any]:
+    """Return the squared gradient on the visible tokens of a prompt, and the places of the evidence among these."""
+    instance, prediction = next(prompt for at, prompt in asked(name, kind) if at == number)
+    squared = method_of("heta", {"variant": "gs", "gamma": 0, "progress": False})(prediction).parts["curvature"]
+    visible = ordinary(prediction)
+    places = {part: [visible.index(at) for at in own] for part, own in places_of(instance, prediction).items()}
+    return {"id": instance.id, "squared gradient": short(squared[visible]), "places": places}
+
+
+def places_of(instance: Instance, prediction: Prediction) -> dict[str, list[int]]:
+    return {part: [*evidence_positions(instance, prediction, part)] for part in ("eligible", *EVIDENCE)}
+
+
+def ranks_of(scores: Tensor, places: Mapping[str, Sequence[int]]) -> list[float]:
+    return [reciprocal_rank(scores, places[part], places["eligible"]) for part in EVIDENCE]
+
+
+def with_careful(outcome: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """Add the ranks and the agreement of `careful`, the root of squared gradient times drop with the drop's sign."""
+    squared, careful = torch.tensor(added["squared gradient"]), dict[str, Tensor]()
+    for run in ("", " with a budget"):
+        if drop := outcome["scores"].get(f"leave_one_out{run}"):
+            drop = torch.tensor(drop)
+            careful[f"careful{run}"] = (squared * drop.abs()).sqrt() * drop.sign()
+    ranks = outcome["ranks"] | {name: ranks_of(own, added["places"]) for name, own in careful.items()}
+    agreement = outcome["agreement"]
+    if len(careful) == 2:
+        agreement = agreement | {"careful": agree(*careful.values())}
+    earlier = {f"careful{run}" for run in ("", " with a budget")} - {*careful}  # the root of G·I, in stored outcomes
+    return outcome | {
+        "ranks": {name: own for name, own in ranks.items() if name not in earlier},
+        "agreement": agreement,
+    }
+
+
 def effects(prediction: Prediction, forwards: int | None) -> tuple[Tensor, Tensor]:
     with prediction.running():
         (found,) = effects_of_tokens([prediction], "zero", kl, prediction.batches("auto"), forwards)
@@ -145,11 +181,17 @@ def agree(exact: Tensor, searched: Tensor) -> tuple[bool, float, float]:
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
+def by_arms() -> dict[str, list[dict[str, Any]]]:
+    """Return the outcomes of the arms that have some."""
+    (outcomes, _), (added, _) = OUTCOMES.of(keys()), GRADIENTS.of(keys())
+    outcomes = {key: with_careful(own, added[key]) for key, own in outcomes.items()}
+    found = {arm: [own for (of, *_), own in outcomes.items() if of == arm] for arm in ARMS}
+    return {arm: own for arm, own in found.items() if own}
+
+
 def tables() -> list[Table]:
     """Return the tables of the arms that have outcomes; a column says how many of how many prompts were measured."""
-    outcomes, _ = OUTCOMES.of(keys())
-    by_arm = {arm: [own for (of, *_), own in outcomes.items() if of == arm] for arm in ARMS}
-    by_arm = {arm: own for arm, own in by_arm.items() if own}
+    by_arm = by_arms()
     heads = [f"{arm}, {len(own)} of {ARMS[arm].prompts} prompts" for arm, own in by_arm.items()]
     return [
         Table("Evidence", ["method", *heads], [*found(by_arm)]),

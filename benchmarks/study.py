@@ -35,6 +35,7 @@ WANTED = {MODELS[0]: {"dev": 12, "test": 36}, MODELS[1]: {"test": 24}}  # right 
 LONGEST, LONG = {"squad_paragraph": 160}, 80  # tokens of a prompt; those longer than LONG have fewer measurements
 FOURTH, EIGHTH = 4, 8  # interventions are measured on every fourth prompt, slower methods on every eighth
 DRAWN, DRAWS = 8, 4  # other targets; resampled texts, twice
+ALONE = {MODELS[0]: 4, MODELS[1]: 2}  # every so many-th test prompt has the scores of literal HETA too
 FITTED = 40  # prompts to fit AT2
 
 RUNNER_UP, WRONG = "runner-up", "wrong form"  # other targets
@@ -112,6 +113,8 @@ def known_of(name: str, family: str, split: str, number: int) -> dict[str, Any]:
     others = other_targets(prediction, question)
     targets = [prediction.target, *others.values()]
     log_probs = short(prediction.log_probs[targets])
+    words = [prediction.tokenizer.write(token).strip().lower() for token in (*prediction.ids.tolist(), targets[0])]
+    known["copies"] = [place for place in visible if words[place] == words[-1]]
     known |= {"targets": targets, "log probs": log_probs, "others": [*others]}
     seconds, at2 = dict[str, float](), {"at2": ("at2", {"weights": at2_weights(name)})}
     parts, effects = parts_of(prediction, visible, others, seconds), dict[str, Any]()
@@ -132,11 +135,27 @@ def turn_of(family: str, nth: int, tokens: int) -> int | None:
     return FOURTH if place % FOURTH == 0 and not is_long else None
 
 
-def added(name: str, family: str, split: str, number: int, *, known: dict[str, Any], turn: int) -> dict[str, Any]:
+def heta_alone(name: str, family: str, split: str, nth: int, tokens: int) -> bool:
+    """Return whether the ``nth`` prompt of a family has the scores of literal HETA, and of no other slower method."""
+    place, is_long = nth + [*KINDS].index(family), family in LONGEST and tokens > LONG
+    return split == "test" and not is_long and place % ALONE[name] == 0 and place % EIGHTH != 0
+
+
+def added(
+    name: str,
+    family: str,
+    split: str,
+    number: int,
+    *,
+    known: dict[str, Any],
+    settings: Mapping[str, Setting],
+    intervene: bool = True,
+) -> dict[str, Any]:
     """Return what is measured in some turns: effects of interventions, and scores of slower methods."""
     prediction, seconds = ask(model_of(name), questions(family, split)[number].instance), dict[str, float]()
-    more: dict[str, Any] = {"commit": commit(), "effects": effects_of(prediction, known["eligible"], seconds)}
-    found, refused = attributions(prediction, SLOWER if turn == EIGHTH else {}, seconds)
+    effects = effects_of(prediction, known["eligible"], seconds) if intervene else {}
+    more: dict[str, Any] = {"commit": commit(), "effects": effects}
+    found, refused = attributions(prediction, settings, seconds)
     scores, parts = {setting: short(one.scores[known["visible"]]) for setting, one in found.items()}, dict[str, Any]()
     if "heta" in found:
         parts["curvature"] = short(found["heta"].parts["curvature"][known["visible"]])
@@ -297,37 +316,33 @@ def turns(
                 del numbers[place]
 
 
-app = typer.Typer()
-
-
 # ------------------------------------------------------------------------------------------------------------- outcomes
-@app.command()
-def pack(name: Annotated[str, typer.Argument(help="The name of outcomes, such as study-gemma-3-270m.")]) -> None:
-    """Compress the outcomes into the repository."""
-    Outcomes(name).pack()
-
-
-@app.command()
-def run(
+def main(
     model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
     minutes: Annotated[float, typer.Option(help="How long to measure.")] = 110,
     prompts: Annotated[int | None, typer.Option(help="How many prompts to measure at most.")] = None,
     slower: Annotated[bool, typer.Option(help="Add interventions and slower methods to measured prompts.")] = False,
+    heta: Annotated[bool, typer.Option(help="Add literal HETA to other measured prompts of test.")] = False,
 ) -> None:
     """Measure prompts that have no outcome yet, in turns over the families, and store all outcomes."""
     torch.set_num_threads(1)
     every, begun = Outcomes(f"study-{model}"), time.monotonic()
-    outcomes, known = Outcomes(f"study-{model}-slower") if slower else every, every.read()
-    done = outcomes.read() if slower else known
+    part = "-slower" if slower else "-heta" if heta else ""
+    outcomes, known = Outcomes(f"study-{model}{part}"), every.read()
+    done = outcomes.read() if part else known
     for family, split, number, nth in islice(turns(places_of(model), known.__getitem__), prompts):
         key, own = (family, split, number), partial(measured, model)
-        if slower:
+        if part:
             if key not in known:
                 break
             row = known[key]
-            if "left out" in row or not (turn := turn_of(family, nth, row["tokens"])):
+            turn = None if "left out" in row else turn_of(family, nth, row["tokens"])
+            if slower and turn:
+                own = partial(added, model, known=row, settings=SLOWER if turn == EIGHTH else {})
+            elif heta and "left out" not in row and heta_alone(model, family, split, nth, row["tokens"]):
+                own = partial(added, model, known=row, settings={"heta": SLOWER["heta"]}, intervene=False)
+            else:
                 continue
-            own = partial(added, model, known=row, turn=turn)
         if key not in done:
             if time.monotonic() - begun > 60 * minutes:
                 break
@@ -335,24 +350,5 @@ def run(
     outcomes.pack()
 
 
-def measure(
-    name: str,
-    places: Mapping[Place, tuple[int, int]],
-    measured: Callable[..., Any],
-    minutes: float,
-    prompts: int | None,
-) -> None:
-    """Measure prompts in turns, from where the stored outcomes end, and store the outcomes."""
-    torch.set_num_threads(1)
-    outcomes, begun = Outcomes(name), time.monotonic()
-    known = outcomes.read()
-    for family, split, number, nth in islice(turns(places, known.__getitem__), prompts):
-        if (family, split, number) not in known:
-            if time.monotonic() - begun > 60 * minutes:
-                break
-            known |= outcomes.measure([(family, split, number)], partial(measured, nth=nth), known)
-    outcomes.pack()
-
-
 if __name__ == "__main__":
-    app()
+    typer.run(main)

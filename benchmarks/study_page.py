@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks import pages, study_results
+from benchmarks import long_study, pages, study_results
 from benchmarks.pages import ROOT, Table, save_figure, written
 from benchmarks.study import MODELS, WANTED
 from benchmarks.study_prompts import KINDS, SPLITS
@@ -29,12 +29,20 @@ SIGNED = (
     *(*REMOVED, *study_results.SIGNED),
     *("√(G·|Δ|)", "√(G/E·|Δ|)", "√(G/E·|Δ|/E)", "√(I·|Δ|/E)", "Δ − E", "Δ/E", "Δ, runner-up", "√(G·|Δ|), runner-up"),
 )
-SHOWN = ("gim", "√(G·I)", "√(G·|Δ|)", "I")  # besides the settings of the decision
+SHOWN = ("gim", "√(G·I)", "√(G·|Δ|)", "M · √(G·|Δ|)", "I", "√(G·|Δ|), wrong form")  # besides those of the decision
 STEPS = (  # with the gate, and without; with the curvature, and with the gradient; with a sum, and with a product
-    *(("M · I", "I"), ("M · G", "gradient_norm"), ("M · √(G·I)", "√(G·I)")),
-    *(("S", "gradient_norm"), ("√(S·I)", "√(G·I)"), ("heta", "√(S·I)")),
+    *(("M · I", "I"), ("M · G", "gradient_norm"), ("M · √(G·I)", "√(G·I)"), ("M · √(G·|Δ|)", "√(G·|Δ|)")),
+    *(("S", "gradient_norm"), ("√(S·I)", "√(G·I)"), ("√(S·I)", "I"), ("heta", "√(S·I)"), ("heta", "leave_one_out")),
 )
+READ = ("careful", "leave_one_out", "peering", "attn_lrp", "fast", "copy")  # by family
+FEWER = "Rows with fewer prompts cannot be compared with the others: differences are on the prompts that have both."
+ALIKE = "ρ of the squared gradient's sum with the curvature's sum"
+CERTAIN = "ρ of p with the curvature's sum"
 FIRST = 10  # rows of long tables on the page of results
+NAMES = {"√(G·|Δ|)": "careful"}  # of settings that the library names
+LONG = ("attn_lrp", "fast", "careful", "leave_one_out", "gradient_norm", "flash_trace", "random")  # on long prompts
+TIMED = ("zero", "squared gradient", "fast", "attn_lrp", "peering", "heta")
+SECONDS = {"leave_one_out": TIMED[:1], "√(G·|Δ|)": TIMED[:2], **{name: [name] for name in TIMED[2:]}}  # what they run
 COUNTED = ("right", "wrong", "long", "error")  # prompts; those that are not right are left out
 
 
@@ -110,8 +118,12 @@ def sizes_of(own: Drawn) -> str:
     return f"{own.prompts} prompts in {own.templates} templates of {own.families} families"
 
 
+def code(name: str) -> str:
+    return name if name == FOR else f"`{NAMES.get(name, name)}`"
+
+
 def listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"
+    return ", ".join(map(code, names)) or "none"
 
 
 def table(
@@ -129,7 +141,7 @@ def table(
         texts = ["–" if isnan(one.value) else form(one) for one in cells.values()]
         if {*texts} != {"–"}:
             first = next(iter(cells.values())).value
-            lines.append((np.inf if isnan(first) else -first, [name if name == FOR else f"`{name}`", *texts, *sizes]))
+            lines.append((np.inf if isnan(first) else -first, [code(name), *texts, *sizes]))
     rows = [line for _, line in sorted(lines, key=lambda one: one[0])]
     return Table(title, ["setting", *columns, "prompts", "templates"], rows, note=note)
 
@@ -140,14 +152,16 @@ def regrets(among: str, rows: int | None = None) -> Table:
     own, largest = choice.drawn, choice.drawn.largest_regret
     by_kind = own.values[0].max(0) - own.values[0]
     lines = [
-        [f"`{own.settings[at]}`", written(own.interval(largest[:, at])), *(f"{regret:.2f}" for regret in by_kind[at])]
+        [code(own.settings[at]), f"{largest[0, at]:.2f}", *(f"{regret:.2f}" for regret in by_kind[at])]
         + ["yes" if own.settings[at] in names else "" for names in (choice.equal, study_results.ONE_PASS)]
         for at in np.argsort(largest[0], kind="stable")[:rows]
     ]
     note = (
-        f"`{choice.leader}` leads; the champion is `{choice.champion}`. {len(lines)} of {len(own.settings)} settings, "
-        f"on {sizes_of(own)}. Left out, since not every prompt has them: {listed(choice.left_out)}."
+        f"{code(choice.leader)} leads; the champion is {code(choice.champion)}. {len(lines)} of {len(own.settings)} "
+        f"settings, on {sizes_of(own)}."
     )
+    if rows is None:
+        note += f" Left out, since not every prompt has them: {listed(choice.left_out)}."
     columns = ["setting", "largest regret", *own.kinds, "as good as the leader", "one pass"]
     return Table(f"Regret on dev, {among}", columns, lines, note=note)
 
@@ -157,7 +171,7 @@ def confirmed() -> Table:
     columns = ["difference of evidence", "champion of", "model", "difference", "p, Holm", "confirmed", "prompts"]
     rows = [
         [
-            *(f"`{one.choice.champion}` − `{test.rival}`", among, SHORT[test.model], signed(test.difference)),
+            *(f"{code(one.choice.champion)} − {code(test.rival)}", among, SHORT[test.model], signed(test.difference)),
             *(f"{test.p:.2g}", "yes" if test.p < study_results.LEVEL else "no", str(test.difference.n)),
         ]
         for among, one in decisions().items()
@@ -172,8 +186,8 @@ def by_kind() -> Table:
     for kind in kinds_of(MODELS[0]):
         best, apart = best_of(kind)
         cells = [signed(apart[model]) if model in apart else "–" for model in MODELS]
-        rows.append([kind, f"`{study_results.recommended_for(kind)}`", f"`{best}`", *cells])
-    columns = [f"its evidence − `{recommended()}`'s, {name}" for name in SHORT.values()]
+        rows.append([kind, code(study_results.recommended_for(kind)), code(best), *cells])
+    columns = [f"its evidence − {code(recommended())}'s, {name}" for name in SHORT.values()]
     return Table("By kind", ["kind", "recommended", "best on dev", *columns], rows)
 
 
@@ -184,8 +198,29 @@ def over_kinds(model: str, endpoint: str = EVIDENCE, against: str = "") -> dict[
 def evidence(model: str) -> Table:
     """Return the evidence of the shown settings and of the controls by kind, beside that among visible tokens."""
     columns = over_kinds(model) | {"visible tokens": Column(model, VISIBLE), "last on top": Column(model, LAST)}
-    settings, note = (*shown(), *study_results.CONTROLS), f"{sizes_of(found(model)['recency'])}."
+    settings, note = (*shown(), *study_results.CONTROLS), f"{sizes_of(found(model)['recency'])}. {FEWER}"
     return table(f"{SHORT[model]}: evidence", settings, columns, plain, note)
+
+
+@cache
+def of_families(model: str) -> Any:
+    """Return the evidence of every family, by setting."""
+    frame = framed(model)
+    sums = frame.groupby(["family", "setting"])[[EVIDENCE, f"room, {EVIDENCE}"]].sum()
+    return (sums[EVIDENCE] / sums[f"room, {EVIDENCE}"]).unstack()
+
+
+def by_family(model: str) -> Table:
+    """Return the evidence of the settings that the page recommends, by family."""
+    names = {NAMES.get(name, name): name for name in shown() + study_results.CONTROLS}
+    read, values = [names[name] for name in READ if name in names], of_families(model)
+    counts = Counter(family for family, _ in prompts(model, "test"))
+    rows = [
+        [f"`{family}`", kind, *(f"{values.loc[family, name]:.2f}" for name in read), str(counts[family])]
+        for family, kind in KINDS.items()
+        if family in counts
+    ]
+    return Table(f"{SHORT[model]}: evidence by family", ["family", "kind", *map(code, read), "prompts"], rows)
 
 
 def every_setting(model: str) -> Iterator[Table]:
@@ -195,7 +230,7 @@ def every_setting(model: str) -> Iterator[Table]:
     for endpoint, title in titles.items():
         columns = over_kinds(model, endpoint)
         yield table(f"{SHORT[model]}, every setting: {title}", found(model, endpoint), columns, written)
-    title = f"{SHORT[model]}, every setting: evidence minus that of `{recommended()}`"
+    title = f"{SHORT[model]}, every setting: evidence minus that of {code(recommended())}"
     yield table(title, found(model), over_kinds(model, against=recommended()), signed)
 
 
@@ -240,6 +275,7 @@ def shares(model: str) -> Any:
             "information on the last token": last["information"] / whole["information"],
             "curvature in curvature + information": whole["curvature"] / (whole["curvature"] + whole["information"]),
             "curvature": whole["curvature"],
+            "squared gradient": [sum(row["parts"]["squared gradient"]) for row in rows],
             "p": [row["p"] for row in rows],
         }
     )
@@ -250,12 +286,12 @@ def reasons() -> Table:
     """Return the median and the range of these shares, and how the curvature follows the answer's probability."""
     cells = dict[str, dict[str, str]]()
     for model, short in SHORT.items():
-        *names, _, _ = own = shares(model)
+        *names, _, _, _ = own = shares(model)
         ranges = own[names].quantile([0.5, 0, 1])
-        rho = own["p"].corr(own["curvature"], method="spearman")
+        rho, alike = (own[other].corr(own["curvature"], method="spearman") for other in ("p", "squared gradient"))
         cells[short] = {name: "{:.2f} [{:.2f}, {:.2f}]".format(*ranges[name]) for name in names}
-        cells[short] |= {"ρ of p with the curvature's sum": f"{rho:.2f}", "prompts": str(len(own))}
-    note = "Shares of the sum over all tokens: the median over prompts, the lowest and the highest."
+        cells[short] |= {CERTAIN: f"{rho:.2f}", ALIKE: f"{alike:.2f}", "prompts": str(len(own))}
+    note = "Shares of the sum over all tokens: the median over prompts, dev included, the lowest and the highest."
     rows = [[name, *(own[name] for own in cells.values())] for name in cells[SHORT[MODELS[0]]]]
     return Table("Shares of HETA's parts", ["share", *cells], rows, note=note)
 
@@ -265,8 +301,57 @@ def steps() -> Table:
     rows = list[list[str]]()
     for one, other in STEPS:
         apart = [Column(model, against=other).of(one) for model in MODELS]
-        rows.append([f"`{one}` − `{other}`", *map(signed, apart), " and ".join(str(own.n) for own in apart)])
+        rows.append([f"{code(one)} − {code(other)}", *map(signed, apart), " and ".join(str(own.n) for own in apart)])
     return Table("Steps from HETA", ["difference of evidence", *SHORT.values(), "prompts"], rows)
+
+
+def long_prompts() -> Table:
+    """Return the evidence on the long prompts of GROWTH, which were measured apart."""
+    arms, rows = long_study.by_arms(), list[list[str]]()
+    for name in LONG:
+        cells = list[str]()
+        for own in arms.values():
+            pairs = [(one["ranks"][name][0], one["chance"][0]) for one in own if name in one["ranks"]]
+            ranks, chance = np.array(pairs).reshape(-1, 2).T
+            value = long_study.mean_of((ranks - chance) / (1 - chance.mean()), least=-1.0) if pairs else None
+            cells.append(f"{written(value)} ({len(pairs)})" if value else "–")
+        rows.append([code(name), *cells])
+    rows.sort(key=lambda row: row[1:], reverse=True)
+    note = "The number of prompts stands in brackets; intervals are over prompts."
+    return Table("Long prompts", ["setting", *arms], rows, note=note)
+
+
+def claims() -> Table:
+    """Return what of the paper's claims these outcomes speak about, and what they say."""
+
+    def both(one: str, other: str) -> str:
+        values = [signed(Column(model, against=other).of(one)) for model in MODELS]
+        return " and ".join(f"{value} on {name}" for value, name in zip(values, SHORT.values(), strict=True))
+
+    of_model = {row[0]: dict(zip(SHORT.values(), row[1:], strict=True)) for row in reasons().rows}
+    medians = {
+        name: " and ".join(f"{cell.split()[0]} on {of}" for of, cell in cells.items())
+        for name, cells in of_model.items()
+    }
+    rows = [
+        ["HETA is more faithful than all other methods", "Results, Soft-NC, Soft-NS and DSA",
+         f"Not by evidence: {code('heta')} − {code('leave_one_out')} is {both('heta', 'leave_one_out')}, and "
+         f"{code('heta')} − {code(recommended())} is {both('heta', recommended())}. "
+         "The paper's metrics were not measured"],
+        ["The gate helps", "Ablation of components", f"On Gemma, and in syntax: {code('M · I')} − {code('I')} is "
+         f"{both('M · I', 'I')}. The median share of the first token, which is special, is "
+         f"{medians['gate on the first token']} of the gate"],
+        ["Second derivatives add to the gradient", "Approximations of the Hessian",
+         f"No: {code('S')} − {code('gradient_norm')} is {both('S', 'gradient_norm')}"],
+        ["Curvature and information complement each other", "Weights β and γ", f"Not confirmed: {code('√(S·I)')} − "
+         f"{code('I')} is {both('√(S·I)', 'I')}. Added, the curvature is the sum: a share of "
+         f"{medians['curvature in curvature + information']}"],
+        ["Curvature remains where the gradient vanishes", "Motivation", "It shrinks with it: over prompts, the rank "
+         f"correlation of the two sums is {medians[ALIKE]}, and that of the curvature with p {medians[CERTAIN]}"],
+        ["Scores survive paraphrases, noise and decoding", "Robustness, decoding", "Not measured here; "
+         "`heta-lens evaluate` measures them on your model"],
+    ]  # fmt: skip
+    return Table("The paper's claims", ["claim", "where in the paper", "what we found"], rows)
 
 
 def counts() -> Table:
@@ -295,12 +380,12 @@ def tables() -> dict[str, list[Table]]:
     agreement = f"Spearman's correlation; for resampling over its ceiling, {ceilings}."
     results = [
         *(*(regrets(among, FIRST) for among in decisions()), confirmed(), by_kind(), *map(evidence, MODELS)),
-        by_intervention("Signs", "sign, ", (*SIGNED, FOR), plain, f"{moved}."),
+        by_intervention("Signs", "sign, ", (*REMOVED, recommended(), *study_results.SIGNED, FOR), plain, f"{moved}."),
         by_intervention("Agreement", "", shown(), plain, agreement),
-        *(*map(masks, MODELS), reasons(), steps()),
+        *(*map(masks, MODELS), long_prompts(), reasons(), steps(), claims()),
     ]
     signs = by_intervention("Signs above every token for", ABOVE_FOR, SIGNED, signed, f"{moved}, minus that of {FOR}.")
-    every = [counts(), *map(regrets, decisions()), *chain(*map(every_setting, MODELS)), signs]
+    every = [counts(), *map(by_family, MODELS), *map(regrets, decisions()), *chain(*map(every_setting, MODELS)), signs]
     return {"results": results, "real": every}
 
 
@@ -324,10 +409,10 @@ def dots(settings: Sequence[str]) -> Any:
             axis.errorbar(across, up, xerr=lengths, fmt="os"[place], markersize=3.5, elinewidth=1.2, label=short)
         axis.set_title(kind, fontsize=9)
         axis.grid(axis="y", alpha=0.25)
-    axes[0, 0].set_yticks(range(len(names)), names)
+    axes[0, 0].set_yticks(range(len(names)), [NAMES.get(name, name) for name in names])
     for axis in axes.flat[len(columns[MODELS[0]]) :]:
         axis.set_axis_off()
-    title = f"evidence minus that of\n{recommended()},\n95 % intervals"
+    title = f"evidence minus that of\n{NAMES.get(recommended(), recommended())},\n95 % intervals"
     axes[-1, -1].legend(*axes[0, 0].get_legend_handles_labels(), title=title, loc="center", frameon=False)
     return figure
 
@@ -336,26 +421,55 @@ def dots(settings: Sequence[str]) -> Any:
 @cache
 def phrases() -> tuple[str, ...]:
     """Return what prose may say in numbers, besides the cells of the tables."""
-    return (*of_values(), *of_tests(), *of_shares())
+    return (*of_counts(), *of_values(), *of_tests(), *of_shares(), *of_tables())
+
+
+def of_counts() -> Iterator[str]:
+    spent = 0.0
+    for model, name in SHORT.items():
+        rows = [*study_results.stored(model).values()]
+        spent += sum(sum(row.get("seconds", {}).values()) for row in rows)
+        yield f"{sum('left out' not in row for row in rows)} right answers to {len(rows)} prompts on {name}"
+        right = Counter(family for family, _ in prompts(model, "test"))
+        yield f"{min(right.values())} to {max(right.values())} a family on {name}"
+        yield f"{min(right.values())} a family on {name}"
+        yield f"{int(found(model)['heta'].prompts)} prompts with `heta` on {name}"
+        seconds = {of: np.mean([row["seconds"][of] for row in rows if of in row.get("seconds", ())]) for of in TIMED}
+        for setting, parts in SECONDS.items():
+            yield f"{code(setting)} {sum(seconds[of] for of in parts):.1f} s on {name}"
+    yield f"{spent / 3600:.0f} core-hours"
+    yield f"{sizes_of(decisions()['all settings'].choice.drawn)} of dev"
+
+
+def of_tables() -> Iterator[str]:
+    """Yield the cells of some short tables, with the row's name and the model."""
+    for model, name in SHORT.items():
+        for setting, endpoint in product((*REMOVED, recommended(), "fast", "attn_lrp", FOR), ("sign, delete", LAST)):
+            if not isnan(value := Column(model, endpoint).of(setting).value):
+                yield f"{code(setting)} {value:.2f} on {name}"
+        yield from (f"{row[0]} {row[1].split()[0]} on {name}" for row in masks(model).rows)
+        values = of_families(model)
+        for setting, family in product(("√(G·|Δ|)", "leave_one_out", "peering", "copy"), values.index):
+            yield f"{code(setting)} {values.loc[family, setting]:.2f} in `{family}` on {name}"
+        place = 1 + [*SHORT.values()].index(name)
+        yield from (f"{row[0]} is {row[place]} on {name}" for row in steps().rows)
 
 
 def of_values() -> Iterator[str]:
     for model, name in SHORT.items():
-        every = study_results.stored(model).values()
-        yield f"{sum('left out' not in row for row in every)} right answers to {len(every)} prompts on {name}"
         yield f"{sizes_of(found(model)['recency'])} on {name}"
-        for (kind, column), setting in product(over_kinds(model).items(), shown()):
+        for (kind, column), setting in product(over_kinds(model).items(), (*shown(), "copy")):
             place = f"on {name}" if kind == "all kinds" else f"in {kind} on {name}"
             own, apart = column.of(setting), column._replace(against=recommended()).of(setting)
             if not isnan(own.value):
-                yield from (f"`{setting}` {form(own)} {place}" for form in (plain, written))
-                yield f"`{setting}` − `{recommended()}` is {signed(apart)} {place}"
+                yield from (f"{code(setting)} {form(own)} {place}" for form in (plain, written))
+                yield f"{code(setting)} − {code(recommended())} is {signed(apart)} {place}"
 
 
 def of_tests() -> Iterator[str]:
     for one in decisions().values():
         for test in one.tests:
-            apart = f"`{one.choice.champion}` − `{test.rival}` is {signed(test.difference)}"
+            apart = f"{code(one.choice.champion)} − {code(test.rival)} is {signed(test.difference)}"
             yield f"{apart} on {SHORT[test.model]} (p = {test.p:.2g})"
 
 

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from math import isnan, nan
 from typing import Any
 
@@ -25,13 +26,14 @@ ONE_PASS = (  # of the model, forward and back
     *("fast", "attn_lrp", "gim", "gradient_norm", "input_x_gradient", "grad_cam", "jacobian_scope"),
     *("attention_rollout", "attention_last", "attention_norm", "ifr", "flash_trace", "peering", "at2", "M · G"),
 )
-CONTROLS = ("random", "recency", "primacy")
+CONTROLS = ("random", "recency", "primacy", "copy")
 SIGNED = (
     *("fast", "attn_lrp", "gim", "input_x_gradient", "integrated_gradients", "lime", "kernel_shap", "context_cite"),
 )
 REMOVED = {"leave_one_out": "drop", **{f"leave_one_out {how}": how for how in ("mean", "space", "delete", "resample")}}
 MARGIN, LEVEL, MOVES = 0.05, 0.05, 0.1
 FEWEST = 1 / 3  # right answers of a family in test, over those of the family with most
+FEW = 1 / 10  # families of one template, among all of which an interval is still told
 RESAMPLED = 4_000  # draws of templates
 PROMPT = ["family", "split", "number"]
 HOW = ("delete", "resample")
@@ -96,6 +98,7 @@ def scores_of(row: Row) -> dict[str, Scores]:
     found["leave_one_out"] = np.array(row["parts"]["drop"])
     found["recency"] = np.arange(float(len(row["visible"])))
     found["primacy"] = -found["recency"]
+    found["copy"] = np.isin(row["visible"], row["copies"]).astype(float)
     for setting, how in REMOVED.items():
         if how in row["effects"]:
             found[setting] = np.full(len(row["visible"]), nan)
@@ -153,8 +156,8 @@ def ceiling(rows: Iterable[Row]) -> float:
 @cache
 def stored(model: str) -> dict[tuple[str, str, int], Row]:
     """Return every prompt that was tried, by family, split and number, with what was added to some."""
-    found, more = (Outcomes(f"study-{model}{part}").stored() for part in ("", "-slower"))
-    for key, row in more.items():
+    found, *more = (Outcomes(f"study-{model}{part}").stored() for part in ("", "-slower", "-heta"))
+    for key, row in chain.from_iterable(part.items() for part in more):
         found[key] |= {name: {**found[key].get(name, {}), **row[name]} for name in row.keys() - {"commit"}}
     return found
 
@@ -209,6 +212,8 @@ class Drawn:
     prompts: int
     templates: int
     families: int
+    single: tuple[str, ...] = ()
+    """The kinds of the families with one template, whose draws are all alike: intervals would be too narrow"""
 
     @cached_property
     def overall(self) -> NDArray[np.float64]:
@@ -220,10 +225,10 @@ class Drawn:
         return (self.values.max(1, keepdims=True) - self.values).max(2)
 
     def of(self, setting: str, kind: str | None = None) -> Estimate:
-        return self.interval(self._values(kind)[:, self._at(setting)])
+        return self._of_kind(self._values(kind)[:, self._at(setting)], kind)
 
     def difference(self, one: str, other: str, kind: str | None = None) -> Estimate:
-        return self.interval(self.apart(one, other, kind))
+        return self._of_kind(self.apart(one, other, kind), kind)
 
     def apart(self, one: str, other: str, kind: str | None = None) -> NDArray[np.float64]:
         values = self._values(kind)
@@ -232,6 +237,10 @@ class Drawn:
     def interval(self, draws: NDArray[np.float64]) -> Estimate:
         low, high = np.quantile(draws[1:], [0.025, 0.975])
         return Estimate(float(draws[0]), float(low), float(high), self.prompts, self.templates)
+
+    def _of_kind(self, draws: NDArray[np.float64], kind: str | None) -> Estimate:
+        found, few = self.interval(draws), len(self.single) > FEW * self.families
+        return replace(found, low=nan, high=nan) if (kind in self.single if kind else few) else found
 
     def _values(self, kind: str | None) -> NDArray[np.float64]:
         return self.values[:, :, self.kinds.index(kind)] if kind else self.overall
@@ -254,15 +263,17 @@ def drawn(frame: Any, endpoint: str = "evidence", settings: Sequence[str] = ()) 
     rooms: Any = frame.groupby(index)[room].first().loc[wide.index] if room in frame else pd.Series(1.0, wide.index)
     sums: Any = wide.groupby(level=index[:3]).sum()
     by_template, counts = sums.to_numpy(), rooms.groupby(level=index[:3]).sum().to_numpy()
-    kinds = dict[str, list[NDArray[np.float64]]]()
+    kinds, single = dict[str, list[NDArray[np.float64]]](), list[str]()
     for (kind, _), at in sums.groupby(level=["kind", "family"], sort=False).indices.items():
+        if len(at) == 1:
+            single.append(str(kind))
         times = generator.multinomial(max(1, len(at) - 1), np.full(len(at), 1 / len(at)), RESAMPLED)
         times = np.concatenate([np.ones((1, len(at))), times])
         kinds.setdefault(kind, []).append((times @ by_template[at]) / (times @ counts[at])[:, None])
     ordered = [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
     values = np.stack([np.mean(kinds[kind], 0) for kind in ordered], 2)
     families = sum(map(len, kinds.values()))
-    return Drawn(tuple(wide.columns), tuple(ordered), values, len(wide), len(sums), families)
+    return Drawn(tuple(wide.columns), tuple(ordered), values, len(wide), len(sums), families, tuple(single))
 
 
 # ------------------------------------------------------------------------------------------------------------- decision

@@ -76,10 +76,10 @@ def of_a_real_model(model: Any) -> Iterator[tuple[str, View | Photo]]:
     yield "recipe.webp", Photo(plots.page(explained))
     tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
-    by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("leave_one_out", "careful", "fast")}
+    by = {name: heta_lens.attribute(cache, tokens=tokens, method=name) for name in ("careful", "leave_one_out", "fast")}
     prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
     evidence = prediction.positions_of(EVIDENCE)
-    page = plots.page(by["leave_one_out"], marked=evidence, note="underlined: the sentence with the answer")
+    page = plots.page(by["careful"], marked=evidence, note="underlined: the sentence with the answer")
     yield "page.webp", Photo(page)
     yield "tokens.webp", page
     (lisbon,) = prediction.positions_of(" Lisbon")

@@ -46,7 +46,7 @@ p.note { font-size: 14px; color: var(--quiet); margin: 4px 0 0; }
 def story(model: Any) -> str:
     tokens = model.to_tokens(QUESTION)
     _, cache = model.run_with_cache(tokens)
-    attribution = heta_lens.attribute(cache, tokens=tokens, method="leave_one_out", mask="zero")
+    attribution = heta_lens.attribute(cache, tokens=tokens, method="careful")
     best = attribution.top(1)[0]
     found = causal.components(cache, best.positions, tokens=tokens)
     tested = causal.what_if(cache, best.positions, tokens=tokens)
@@ -66,9 +66,9 @@ def story(model: Any) -> str:
     share, place = f"{found.together[-1]:.0%} of what masking takes away", [*best.positions]
     return f"""<!doctype html><meta charset="utf-8"><style>{STYLE}</style><main>
 <h1>Which token made SmolLM2 say “{escape(answer.strip())}”?</h1>
-<section><h2>1 · The claim <code>attribute(cache, method="leave_one_out")</code></h2>
+<section><h2>1 · The claim <code>attribute(cache, method="careful")</code></h2>
 <div class="prompt">{"".join(spans)}<strong>{escape(answer.strip())}</strong></div></section>
-<section><h2>2 · The test <code>causal.what_if(cache, {place})</code></h2>
+<section><h2>2 · The test: mask it <code>causal.what_if(cache, {place})</code></h2>
 <table><tr><th>next token</th><th>before</th><th>after</th></tr>{rows}</table></section>
 <section class="circuit"><h2>3 · The mechanism <code>causal.components(cache, {place})</code></h2>
 {found.circuit.drawing}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-CAREFUL: Mapping[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
+CAREFUL: Mapping[str, Any] = {"variant": "gs", "combine": "geometric", "information": "target", "gate": "none"}
 
 
 class Preset(NamedTuple):
@@ -29,17 +29,18 @@ PRESETS: Mapping[str, Preset] = {
     "careful": Preset(
         "heta",
         CAREFUL,
-        "scores that agree with resampling, for a forward per token and one backward pass; not for "
-        "questions about a paragraph, nor for signs: use leave_one_out",
+        "where the evidence is and which way it works, for a forward per token and one backward pass",
     ),
 }
 
 NO_SIGNS = ("fast",)  # presets whose signs are no evidence
 
 RECOMMENDED = {
-    "leave_one_out": "questions about a paragraph, signs, contrasts and agreement with deletion, "
-    "for a forward per token",
-    **{name: preset.when for name, preset in PRESETS.items()},
+    "careful": PRESETS["careful"].when,
+    "peering": "facts, and facts in a chat, for one forward pass: likeness to the answer, and no effect",
+    "attn_lrp": "why one form of a word rather than another (a pair of targets), for one backward pass",
+    "fast": PRESETS["fast"].when,
+    "leave_one_out": "questions about a paragraph, and effects in nats, for a forward per token",
     "heta": "to study the paper",
 }
 """Methods with their options, and what each is recommended for."""

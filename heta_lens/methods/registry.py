@@ -167,8 +167,7 @@ def preset(name: str, **changes: Any) -> Method:
 
     - ``fast``: where the evidence is, for one backward pass; not for signs (lxt's README says that LRP is patented and
       free for personal and scientific use)
-    - ``careful``: scores that agree with resampling, for a forward per token and one backward pass; not
-      for questions about a paragraph, nor for signs: use leave_one_out
+    - ``careful``: where the evidence is and which way it works, for a forward per token and one backward pass
 
     The page *Choosing a method* gives the recommendation for each kind of question, and what was measured.
     """

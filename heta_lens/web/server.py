@@ -134,7 +134,7 @@ class App:
         adapter = self.answers.adapter
         facts = {
             "methods": methods(),
-            "first": [*RECOMMENDED],
+            "first": [name for name in RECOMMENDED if name != "attn_lrp"],  # which is for pairs of targets
             "example": DEMO_STORY if model.cfg.model_name in DEMO_NAMES else EXAMPLE,
             "chat": bool(getattr(model.tokenizer, "chat_template", None)),
             "hooks": [name for name in adapter.points if not name.startswith("unembed")],

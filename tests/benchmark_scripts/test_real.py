@@ -6,9 +6,9 @@ from zipfile import ZipFile
 
 import pytest
 
-from benchmarks import pages, real_models
+from benchmarks import real_models, study_page
 from benchmarks.real_models import Packaged, check, join, made
-from benchmarks.real_study import MODELS
+from benchmarks.study import MODELS
 from helpers.gguf_files import small_llama, write_gguf
 
 
@@ -37,10 +37,11 @@ def test_a_folder_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert made(packaged, tmp_path) == tmp_path / "small"
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_presets_are_near_the_best_on_real_models(name: str) -> None:
-    """By the criterion, which halves known evidence and agreement with interventions."""
-    text = pages.PAGES["results"].read_text(encoding="utf-8").partition(f"## {name}\n")[2]
-    rows = next(pages.placed("results", text)).rows
-    table = {row[0].strip("`"): float(row[1].split()[0]) for row in rows}
-    assert min(table["careful"], table["fast"]) >= 0.8 * max(table.values())
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_the_presets_are_near_the_best_on_real_models(model: str) -> None:
+    """By evidence over all kinds, on the test prompts that every setting has."""
+    every = {name: own.of(name).value for name, own in study_page.found(model).items() if not own.single}
+    of_all = {name: value for name, value in every.items() if study_page.Column(model).of(name).value == value}
+    assert of_all["√(G·|Δ|)"] >= max(of_all.values()) - 0.05  # which is `careful`
+    assert of_all["fast"] >= max(of_all.values()) - 0.15

@@ -109,7 +109,7 @@ def test_equal_scores_have_no_order() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- scores
 ROW: Mapping[str, Any] = {
-    "visible": [1, 2, 3, 4], "eligible": [1, 2, 3], "gold": [2], "template": "one",
+    "visible": [1, 2, 3, 4], "eligible": [1, 2, 3], "gold": [2], "copies": [2, 4], "template": "one",
     "others": ["runner-up", "drawn 0", "drawn 1"],
     "parts": {
         "gate": [0.5, 0.2, 0.1, 0.2], "squared gradient": [1.0, 9.0, 4.0, 0.0],
@@ -138,6 +138,7 @@ def test_settings_are_arithmetic_on_the_parts() -> None:
     assert found["Δ, runner-up"] == pytest.approx([-1.0, 1.0, 0.0, -1.0])
     assert found["√(G·|Δ|), runner-up"] == pytest.approx([-2.0, 2.0, 0.0, -2.0])
     assert found["gradient_norm"].tolist() == [1.0, 3.0, 2.0, 0.0] and found["primacy"].tolist() == [0, -1, -2, -3]
+    assert found["copy"].tolist() == [0, 1, 0, 1]
     assert "√(S·I)" not in found and "Δ, wrong form" not in found
 
 

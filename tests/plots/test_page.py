@@ -14,7 +14,7 @@ from helpers import zoo
 from helpers.attributions import SCORES, of_chat, printed, uncertain
 from helpers.attributions import attribution as plain
 from helpers.browser import chips, data, depths, evidence, numbers, strip, text, values, written
-from heta_lens import plots
+from heta_lens import PRESETS, plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
@@ -93,7 +93,7 @@ def test_the_question_and_the_prediction_are_read_without_spaces_and_options() -
 
 
 def test_presets_are_named_and_a_squared_gradient_is_not_called_curvature() -> None:
-    options = {"variant": "gs", "combine": "geometric", "gate": "none"}
+    options = dict(PRESETS["careful"].options)
     made = uncertain(options=options, diagnostics=Diagnostics.of({"chosen": options}))
     assert kicker(made) == "careful" and made.title == "careful: why ' down'?"
     assert [value.name for value in score_values(made)] == ["score", "squared gradient", "information"]

@@ -97,7 +97,7 @@ def test_each_recommendation_can_be_chosen(answers: Answers, demo: Any, story: s
     cache = demo.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
     expected = heta_lens.attribute(cache, tokens=ids, method=method)
     assert last["method"] == method and found.scores.equal(expected.scores)
-    assert found.signed == expected.signed == (method in ("fast", "leave_one_out"))
+    assert found.signed == expected.signed == (method not in ("peering", "heta"))
 
 
 def test_components_are_those_of_python_and_a_long_wait_is_announced(

@@ -90,8 +90,8 @@ def test_generate_explain_compare_change_and_save(
     assert generate(page) == [" jar", "."]
     explain(page)
     assert "Why “jar”?" in page.locator("#view h2").inner_text()
-    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("leave_one_out")
-    assert page.locator("#view .kicker").inner_text().startswith("leave_one_out")
+    assert page.locator(".tabs button[aria-pressed=true]").inner_text().startswith("careful")
+    assert page.locator("#view .kicker").inner_text().startswith("careful")
     page.get_by_role("button", name=re.compile("^heta")).click()
     assert page.locator("#view .kicker").inner_text().startswith("heta")
     page.get_by_role("button", name="Compare").click()
@@ -206,7 +206,7 @@ def test_a_click_on_a_waiting_method_begins_it_while_others_run(
     page = opened()
     generate(page, story)
     page.locator(".words button").first.click()
-    page.locator("#says", has_text="leave_one_out takes about").wait_for()
+    page.locator("#says", has_text="careful takes about").wait_for()
     with holding(demo):
         for name in ("fast", "leave_one_out"):
             page.get_by_role("button", name=re.compile(f"^{name} takes about")).click()
@@ -225,7 +225,7 @@ def test_a_method_that_does_not_exist_is_not_asked_again(
     page.get_by_label("Method", exact=True).press("Enter")
     page.locator("#says.error", has_text="did you mean 'leave_one_out'?").wait_for()
     assert page.locator(".tabs button", has_text="leave_on_out").count() == 0
-    assert page.locator("#view:not(.stale) .kicker", has_text="leave_one_out").count() == 1
+    assert page.locator("#view:not(.stale) .kicker", has_text="careful").count() == 1
     explain(page, 1)
     assert page.locator("#says.error").count() == 0 and errors.pop().endswith("400 (Bad Request)")
 
