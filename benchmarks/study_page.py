@@ -34,6 +34,7 @@ STEPS = (  # with the gate, and without; with the curvature, and with the gradie
     *(("M · I", "I"), ("M · G", "gradient_norm"), ("M · √(G·I)", "√(G·I)"), ("M · √(G·|Δ|)", "√(G·|Δ|)")),
     *(("S", "gradient_norm"), ("√(S·I)", "√(G·I)"), ("√(S·I)", "I"), ("heta", "√(S·I)"), ("heta", "leave_one_out")),
 )
+COPIED, PARAGRAPH = ("text", "binding", "chats"), "squad_paragraph"  # where the evidence has the answer's letters
 READ = ("careful", "leave_one_out", "peering", "attn_lrp", "fast", "copy")  # by family
 FEWER = "Rows with fewer prompts cannot be compared with the others: differences are on the prompts that have both."
 ALIKE = "ρ of the squared gradient's sum with the curvature's sum"
@@ -442,16 +443,20 @@ def of_counts() -> Iterator[str]:
 
 
 def of_tables() -> Iterator[str]:
-    """Yield the cells of some short tables, with the row's name and the model."""
-    for model, name in SHORT.items():
-        for setting, endpoint in product((*REMOVED, recommended(), "fast", "attn_lrp", FOR), ("sign, delete", LAST)):
-            if not isnan(value := Column(model, endpoint).of(setting).value):
-                yield f"{code(setting)} {value:.2f} on {name}"
-        yield from (f"{row[0]} {row[1].split()[0]} on {name}" for row in masks(model).rows)
-        values = of_families(model)
-        for setting, family in product(("√(G·|Δ|)", "leave_one_out", "peering", "copy"), values.index):
-            yield f"{code(setting)} {values.loc[family, setting]:.2f} in `{family}` on {name}"
-        place = 1 + [*SHORT.values()].index(name)
+    """Yield some cells of the tables in the words of the page."""
+    for place, (model, name) in enumerate(SHORT.items(), 1):
+        if (values := of_families(model)).index.isin([PARAGRAPH]).any():
+            careful, masked, copied = (
+                f"{values.loc[PARAGRAPH, of]:.2f}" for of in ("√(G·|Δ|)", "leave_one_out", "copy")
+            )
+            yield f"on {name} `careful` has {careful} there, `leave_one_out` {masked}, and `copy` {copied}"
+        last = {of: Column(model, LAST).of(of).value for of in ("leave_one_out", "√(G·|Δ|)")}
+        yield (
+            "in {:.0%} of the prompts by `leave_one_out` and in {:.0%} by `careful`".format(*last.values())
+            + f" on {name}"
+        )
+        copied = {kind: Column(model, EVIDENCE, kind).of("copy").value for kind in kinds_of(model)}
+        yield ", ".join(f"{copied[kind]:.2f} in {kind}" for kind in COPIED if kind in copied) + f" on {name}"
         yield from (f"{row[0]} is {row[place]} on {name}" for row in steps().rows)
 
 
