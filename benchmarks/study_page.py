@@ -41,7 +41,11 @@ ALIKE = "ρ of the squared gradient's sum with the curvature's sum"
 CERTAIN = "ρ of p with the curvature's sum"
 FIRST = 10  # rows of long tables on the page of results
 NAMES = {"√(G·|Δ|)": "careful"}  # of settings that the library names
-LONG = ("attn_lrp", "fast", "careful", "leave_one_out", "gradient_norm", "flash_trace", "random")  # on long prompts
+BUDGETED = ("careful", "leave_one_out")
+LONG = (  # settings on long prompts
+    *("attn_lrp", "fast", "gradient_norm", "flash_trace", "random", *BUDGETED),
+    *(f"{name} with a budget" for name in BUDGETED),
+)
 TIMED = ("zero", "squared gradient", "fast", "attn_lrp", "peering", "heta")
 SECONDS = {"leave_one_out": TIMED[:1], "√(G·|Δ|)": TIMED[:2], **{name: [name] for name in TIMED[2:]}}  # what they run
 COUNTED = ("right", "wrong", "long", "error")  # prompts; those that are not right are left out
@@ -314,11 +318,14 @@ def long_prompts() -> Table:
         for own in arms.values():
             pairs = [(one["ranks"][name][0], one["chance"][0]) for one in own if name in one["ranks"]]
             ranks, chance = np.array(pairs).reshape(-1, 2).T
-            value = long_study.mean_of((ranks - chance) / (1 - chance.mean()), least=-1.0) if pairs else None
+            value = long_study.mean_of((ranks - chance) / (1 - chance), least=-1.0) if pairs else None
             cells.append(f"{written(value)} ({len(pairs)})" if value else "–")
         rows.append([code(name), *cells])
     rows.sort(key=lambda row: row[1:], reverse=True)
-    note = "The number of prompts stands in brackets; intervals are over prompts."
+    note = (
+        "Prompts of [GROWTH.md](../benchmarks/GROWTH.md), on SmolLM2 unless a column names Gemma. The number of prompts "
+        "stands in brackets; intervals are over prompts."
+    )
     return Table("Long prompts", ["setting", *arms], rows, note=note)
 
 
