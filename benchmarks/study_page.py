@@ -323,8 +323,8 @@ def long_prompts() -> Table:
         rows.append([code(name), *cells])
     rows.sort(key=lambda row: row[1:], reverse=True)
     note = (
-        "Prompts of [GROWTH.md](../benchmarks/GROWTH.md), on SmolLM2 unless a column names Gemma. The number of prompts "
-        "stands in brackets; intervals are over prompts."
+        "Prompts of [GROWTH.md](../benchmarks/GROWTH.md), on SmolLM2 unless a column names Gemma. The number of "
+        "prompts stands in brackets; intervals are over prompts."
     )
     return Table("Long prompts", ["setting", *arms], rows, note=note)
 
