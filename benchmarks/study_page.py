@@ -182,7 +182,8 @@ def confirmed() -> Table:
         for among, one in decisions().items()
         for test in one.tests
     ]
-    return Table("Confirmed?", columns, rows)
+    note = f"p is of being worse by {study_results.MARGIN} or more; a champion is confirmed if all its tests are."
+    return Table("Confirmed?", columns, rows, note=note)
 
 
 def by_kind() -> Table:

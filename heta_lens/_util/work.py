@@ -133,7 +133,8 @@ class Waits(Bars):
         whole = max(done, expected)  # more may run
         seconds = (now - self.begun) * (whole - done) / done if done else None
         left = "unknown" if seconds is None else timedelta(seconds=round(seconds))
-        if self.shorter and seconds is not None and now - self.begun >= SETTLED:
+        settled = SETTLED if done > whole / 100 else LONG
+        if self.shorter and seconds is not None and now - self.begun >= settled:
             seconds += (self.times - 1) * (seconds + now - self.begun)
             if seconds > LONG:
                 self._say(f"about {timedelta(seconds=round(seconds))} left: {self.shorter}")
