@@ -12,6 +12,12 @@ from heta_lens.web.answers import Answers
 from heta_lens.web.server import App
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announce no wait, however busy the machine is."""
+    monkeypatch.setattr("heta_lens.web.answers.PATIENT", float("inf"))
+
+
 @pytest.fixture(scope="module")
 def demo() -> Any:
     return heta_lens.load_demo_model()
