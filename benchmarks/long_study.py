@@ -151,21 +151,18 @@ def ranks_of(scores: Tensor, places: Mapping[str, Sequence[int]]) -> list[float]
 
 
 def with_careful(outcome: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """Add the ranks and the agreement of `careful`, the root of squared gradient times drop with the drop's sign."""
+    """Add the ranks and the agreement of `careful`, the root of squared gradient times drop with the drop's sign.
+
+    Stored outcomes have another `careful`, the root of squared gradient times information, which this replaces.
+    """
     squared, careful = torch.tensor(added["squared gradient"]), dict[str, Tensor]()
     for run in ("", " with a budget"):
-        if drop := outcome["scores"].get(f"leave_one_out{run}"):
-            drop = torch.tensor(drop)
+        if f"leave_one_out{run}" in outcome["scores"]:
+            drop = torch.tensor(outcome["scores"][f"leave_one_out{run}"])
             careful[f"careful{run}"] = (squared * drop.abs()).sqrt() * drop.sign()
     ranks = outcome["ranks"] | {name: ranks_of(own, added["places"]) for name, own in careful.items()}
-    agreement = outcome["agreement"]
-    if len(careful) == 2:
-        agreement = agreement | {"careful": agree(*careful.values())}
-    earlier = {f"careful{run}" for run in ("", " with a budget")} - {*careful}  # the root of G·I, in stored outcomes
-    return outcome | {
-        "ranks": {name: own for name, own in ranks.items() if name not in earlier},
-        "agreement": agreement,
-    }
+    both = {"careful": agree(*careful.values())} if len(careful) == 2 else {}
+    return outcome | {"ranks": ranks, "agreement": outcome["agreement"] | both}
 
 
 def effects(prediction: Prediction, forwards: int | None) -> tuple[Tensor, Tensor]:
@@ -181,7 +178,7 @@ def agree(exact: Tensor, searched: Tensor) -> tuple[bool, float, float]:
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
-def by_arms() -> dict[str, list[dict[str, Any]]]:
+def outcomes_by_arm() -> dict[str, list[dict[str, Any]]]:
     """Return the outcomes of the arms that have some."""
     (outcomes, _), (added, _) = OUTCOMES.of(keys()), GRADIENTS.of(keys())
     outcomes = {key: with_careful(own, added[key]) for key, own in outcomes.items()}
@@ -191,7 +188,7 @@ def by_arms() -> dict[str, list[dict[str, Any]]]:
 
 def tables() -> list[Table]:
     """Return the tables of the arms that have outcomes; a column says how many of how many prompts were measured."""
-    by_arm = by_arms()
+    by_arm = outcomes_by_arm()
     heads = [f"{arm}, {len(own)} of {ARMS[arm].prompts} prompts" for arm, own in by_arm.items()]
     return [
         Table("Evidence", ["method", *heads], [*found(by_arm)]),

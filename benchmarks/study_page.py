@@ -313,7 +313,7 @@ def steps() -> Table:
 
 def long_prompts() -> Table:
     """Return the evidence on the long prompts of GROWTH, which were measured apart."""
-    arms, rows = long_study.by_arms(), list[list[str]]()
+    arms, rows = long_study.outcomes_by_arm(), list[list[str]]()
     for name in LONG:
         cells = list[str]()
         for own in arms.values():
@@ -453,18 +453,15 @@ def of_counts() -> Iterator[str]:
 def of_tables() -> Iterator[str]:
     """Yield some cells of the tables in the words of the page."""
     for place, (model, name) in enumerate(SHORT.items(), 1):
-        if (values := of_families(model)).index.isin([PARAGRAPH]).any():
-            careful, masked, copied = (
-                f"{values.loc[PARAGRAPH, of]:.2f}" for of in ("√(G·|Δ|)", "leave_one_out", "copy")
-            )
-            yield f"on {name} `careful` has {careful} there, `leave_one_out` {masked}, and `copy` {copied}"
-        last = {of: Column(model, LAST).of(of).value for of in ("leave_one_out", "√(G·|Δ|)")}
-        yield (
-            "in {:.0%} of the prompts by `leave_one_out` and in {:.0%} by `careful`".format(*last.values())
-            + f" on {name}"
-        )
-        copied = {kind: Column(model, EVIDENCE, kind).of("copy").value for kind in kinds_of(model)}
-        yield ", ".join(f"{copied[kind]:.2f} in {kind}" for kind in COPIED if kind in copied) + f" on {name}"
+        families = of_families(model)
+        if PARAGRAPH in families.index:
+            own = families.loc[PARAGRAPH]
+            others = f"`leave_one_out` {own['leave_one_out']:.2f}, and `copy` {own['copy']:.2f}"
+            yield f"on {name} `careful` has {own['√(G·|Δ|)']:.2f} there, {others}"
+        masked, careful = (Column(model, LAST).of(setting).value for setting in ("leave_one_out", "√(G·|Δ|)"))
+        yield f"in {masked:.0%} of the prompts by `leave_one_out` and in {careful:.0%} by `careful` on {name}"
+        copied = {kind: Column(model, kind=kind).of("copy").value for kind in COPIED if kind in kinds_of(model)}
+        yield ", ".join(f"{value:.2f} in {kind}" for kind, value in copied.items()) + f" on {name}"
         yield from (f"{row[0]} is {row[place]} on {name}" for row in steps().rows)
 
 

@@ -10,30 +10,18 @@ from benchmarks import pages, study_page
 from benchmarks.pages import ROOT
 
 README, CHOOSING = ROOT / "README.md", ROOT / "docs" / "choosing.md"
-NO_RESULT = (  # names, and what the protocol fixes
-    *("SmolLM2-135M-Instruct", "Gemma-3-270M", "SmolLM2", "Q4_1", "Q4_K_M", "float32", "log p", "95 % intervals"),
+NO_RESULT = (  # names, what the protocol fixes, and lengths
+    *("SmolLM2-135M-Instruct", "Gemma-3-270M", "SmolLM2", "Q4_1", "Q4_K_M", "float32", "log p", "Eq. 4", ".05"),
     *(
-        "≤ 160 tokens",
-        "at most 80 tokens",
-        "160 in some",
-        "135 and 270 million",
-        "from 4 bits",
-        ".05",
-        "below 0",
         "0 is a random order",
-    ),
-    *(
         "1 is the evidence on top",
-        "1 over",
-        "less than .001",
-        "Eq. 4",
         "36 right answers",
         "24 on Gemma",
         "25 to 32 hours",
-        "500 tokens",
-        "256 to 1,000 tokens",
-        "80 % of the plan",
+        "80 % of",
     ),
+    *("135 and 270 million", "from 4 bits", "at most 80 tokens", "160 in some", "≤ 160 tokens", "at most 160 tokens"),
+    *("500 tokens", "256 to 1,000 tokens"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from statistics import mean
@@ -93,6 +94,10 @@ def test_some_turns_have_more_measurements() -> None:
     assert found.count(study.EIGHTH) == found.count(study.FOURTH) == len(FAMILIES)
     long = [study.turn_of("squad_paragraph", nth, 90) for nth in range(16)]
     assert long.count(study.FOURTH) == 2 and study.EIGHTH not in long
+    for model, each in study.ALONE.items():
+        alone = [study.heta_alone(model, family, "test", nth, 60) for nth in range(8) for family in FAMILIES]
+        assert sum(alone) == len(FAMILIES) * (8 // each - 1)
+        assert not any(one and turn == study.EIGHTH for one, turn in zip(alone, found, strict=True))
 
 
 def test_the_chance_of_a_rank_is_the_mean_over_all_orders() -> None:
@@ -199,6 +204,13 @@ def test_draws_keep_prompts_of_a_template_and_settings_together() -> None:
 def test_evidence_is_a_share_of_what_a_random_order_leaves() -> None:
     frame = frame_of({"x": [0.5, 0.0, 0.25, 0.5, 0.5]}, room=0.5)
     assert study_results.drawn(frame).of("x").value == pytest.approx((0.5 + 1) / 2)
+
+
+def test_families_of_one_template_have_no_interval() -> None:
+    own = Drawn(("x",), ("text", "facts"), np.arange(12.0).reshape(6, 1, 2), 9, 8, 20, ("text", "text"))
+    assert np.isnan(own.of("x", "text").low) and own.of("x", "facts").low < own.of("x", "facts").high
+    assert own.of("x").low < own.of("x").high  # a tenth of all families
+    assert np.isnan(replace(own, single=("text",) * 3).of("x").high)
 
 
 def test_one_pass_is_chosen_if_it_is_as_good_as_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             keys = [(family, split, at) for split in splits for at in range(SIZES[split]) for family in families]
             rows = {key: made_up(model, *key) for key in keys}
             slower = {key: own for key, row in rows.items() if (own := taken_apart(row))["effects"]}
-            for name, own in ((f"study-{model}", rows), (f"study-{model}-slower", slower), (f"study-{model}-heta", {})):
-                stored = Outcomes(name, folder / "measured")
+            later = {key: slower.pop(key) for key in [*slower] if key[2] == 8}
+            for part, own in {"": rows, "-slower": slower, "-heta": later}.items():
+                stored = Outcomes(f"study-{model}{part}", folder / "measured")
                 stored.measure(own, lambda *key, own=own: own[key])
                 stored.pack()
         for one in cached:
